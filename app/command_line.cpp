@@ -17,8 +17,7 @@ namespace po = boost::program_options;
 namespace {
 
 /// Returns the value that `text` stands for. Throws ExitCode::usage, naming the option.
-std::variant<bool, std::int64_t, double, std::string> value_of(const CommandOption& option,
-                                                               const std::string& text) {
+OptionValue value_of(const CommandOption& option, const std::string& text) {
   try {
     if (option.kind == OptionKind::real) {
       const double number = parse_real(text);
@@ -40,6 +39,7 @@ std::variant<bool, std::int64_t, double, std::string> value_of(const CommandOpti
 const po::value_semantic* semantic_of(const CommandOption& option, CommandLine& line) {
   const auto store = [&](const auto& given) { line.options[option.name] = given; };
   if (option.kind == OptionKind::flag) return po::bool_switch()->notifier(store);
+  if (option.kind == OptionKind::texts) return po::value<std::vector<std::string>>()->notifier(store);
   auto* value = po::value<std::string>();
   if (option.default_value) value->default_value(*option.default_value);
   if (option.implicit_value) value->implicit_value(*option.implicit_value);

@@ -13,9 +13,10 @@
 
 namespace mylos {
 
-enum class OptionKind : std::uint8_t { flag, integer, real, text };
+enum class OptionKind : std::uint8_t { flag, integer, real, text, texts };
 
-/// `--name`, with a value unless the option is a flag; with an `implicit_value`, the value may be omitted.
+/// `--name`, with a value unless the option is a flag; one of several texts may be given several times. With
+/// an `implicit_value`, the value may be omitted.
 struct CommandOption {
   std::string name;
   OptionKind kind = OptionKind::flag;
@@ -24,6 +25,8 @@ struct CommandOption {
   std::optional<std::string> implicit_value = {};           ///< the value of `--name` alone
   double least = -std::numeric_limits<double>::infinity();  ///< smallest value of an integer or real
 };
+
+using OptionValue = std::variant<bool, std::int64_t, double, std::string, std::vector<std::string>>;
 
 /// The options and arguments that a program or a subcommand accepts.
 struct CommandSyntax {
@@ -41,7 +44,7 @@ struct CommandLine {
   std::string name, help;  ///< as in CommandSyntax
   std::vector<std::string> arguments;
   /// The options that were given or have a default, and all flags.
-  std::map<std::string, std::variant<bool, std::int64_t, double, std::string>> options;
+  std::map<std::string, OptionValue> options;
   std::vector<std::pair<std::string, std::string>> overrides;  ///< deck keys and values
 
   bool has(const std::string& option) const { return options.contains(option); }
@@ -51,6 +54,10 @@ struct CommandLine {
   double real(const std::string& option) const { return std::get<double>(options.at(option)); }
   const std::string& text(const std::string& option) const {
     return std::get<std::string>(options.at(option));
+  }
+  /// The values of an option of several texts; none if it was not given.
+  std::vector<std::string> texts(const std::string& option) const {
+    return has(option) ? std::get<std::vector<std::string>>(options.at(option)) : std::vector<std::string>();
   }
   /// Returns the argument at `index`. Throws ExitCode::usage, naming `what`, if the argument is missing.
   const std::string& argument(std::size_t index, const char* what) const;

@@ -15,7 +15,8 @@ namespace mylos {
 
 namespace {
 
-constexpr std::string_view harmless[] = {"train.stop_step",
+constexpr std::string_view harmless[] = {"model.init",  // the weights are those of the checkpoint
+                                         "train.stop_step",
                                          "train.wall_clock",
                                          "train.end_time",
                                          "train.end_margin",

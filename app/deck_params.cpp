@@ -25,6 +25,11 @@ const std::string schedule_docs = "Order of the micro-batches. " + docs_of(sched
 const ParamSpec params[] = {
     choice_param("model", "preset", "none", "none|gpt2-124m|gpt2-355m|gpt2-774m|gpt2-1558m",
                  "Published shape of GPT-2; the other keys of this section override it."),
+    text_param(
+        "model", "init", "",
+        "Model whose weights the run begins with: a run, a checkpoint, a Hugging Face folder or an llm.c "
+        "file (docs/models.md). It also gives the shape; context may be smaller. Optimizer states, step "
+        "and schedule begin anew. Empty for random weights."),
     integer_param("model", "layers", "0", 0, 1024, "", "Number of transformer blocks; 0 takes the preset's."),
     integer_param("model", "heads", "0", 0, 16384, "",
                   "Number of attention heads, a divisor of width; 0 takes the preset's."),
@@ -125,6 +130,15 @@ const ParamSpec params[] = {
                   "Steps between evaluations; 0 evaluates only at the end."),
     integer_param("eval", "batches", "0", 0, 1e9, "global batches",
                   "Largest number of global batches that one evaluation reads; 0 reads all of the data."),
+    text_param(
+        "eval", "choices", "",
+        "Multiple choice questions, such as HellaSwag's, that each evaluation answers too: JSON lines or "
+        "llm.c's file (docs/models.md); empty for none."),
+    choice_param("eval", "choices_style", "llmc", "llmc|harness",
+                 "How choices are encoded and normalised: as in llm.c, or as in lm-evaluation-harness' task "
+                 "hellaswag."),
+    integer_param("eval", "choices_limit", "0", 0, 1e9, "questions",
+                  "Number of questions that are answered, from the first; 0 answers all."),
 
     integer_param("parallel", "data", "0", 0, 65536, "groups",
                   "Length of the data axis: the number of groups of ranks that read different samples. Each "

@@ -4,67 +4,181 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <span>
+#include <numbers>
 #include <vector>
 
 #include "parallel/gather_values.hpp"
 
 namespace mylos {
 
-std::optional<EvalResult> evaluate(ModelExecutor& executor, ComputeBackend& backend,
-                                   const TokenDataset& dataset, std::int64_t max_windows,
-                                   const ProcessGrid& grid, const std::function<bool()>& is_interrupted) {
-  const int readers = grid.coordinates().extent(sample_axes);
-  const int reader = grid.coordinates().index(sample_axes);
-  const BatchShape& shape = executor.shape();
-  const std::int64_t available = dataset.num_sequential();
-  const std::int64_t windows = max_windows > 0 ? std::min(max_windows, available) : available;
-  std::vector<std::int32_t> tokens(static_cast<std::size_t>(shape.batch * (shape.seq + 1)));
+namespace {
 
+/// The number of bytes that each token of the vocabulary decodes to; <|endoftext|> has none.
+std::vector<std::int64_t> byte_counts_of(const Tokenizer& tokenizer) {
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(tokenizer.vocab_size()), 0);
+  for (std::uint16_t token = 0; token < tokenizer.end_of_text(); ++token)
+    counts[token] = std::ssize(tokenizer.decode({&token, 1}));
+  return counts;
+}
+
+/// A result in one integer: the bits of the loss, the token (16 bits) and whether it is correct.
+std::int64_t packed(const TargetResult& result) {
+  return static_cast<std::int64_t>(std::bit_cast<std::uint32_t>(result.loss)) |
+         std::int64_t{result.token} << 32U | std::int64_t{result.is_correct} << 48U;
+}
+
+TargetResult unpacked(std::int64_t value) {
+  const auto bits = static_cast<std::uint64_t>(value);
+  return {.token = static_cast<std::int32_t>(bits >> 32U & 0xffffU),
+          .loss = std::bit_cast<float>(static_cast<std::uint32_t>(bits)),
+          .is_correct = (bits >> 48U) != 0};
+}
+
+/// Sums over targets.
+struct Sums {
   double loss = 0.0;
   std::int64_t correct = 0;
   std::int64_t count = 0;
-  for (std::int64_t base = 0; base < windows; base += shape.batch * readers) {
-    if (is_interrupted()) return std::nullopt;
-    const std::int64_t first = base + shape.batch * reader;
-    for (std::int64_t b = 0; b < shape.batch; ++b) {
-      const std::span<std::int32_t> row(tokens.data() + b * (shape.seq + 1),
-                                        static_cast<std::size_t>(shape.seq + 1));
-      if (first + b < windows) {
-        dataset.sequential(first + b, row.data());
-        count += shape.seq;
-      } else {
-        std::ranges::fill(row, -1);
-      }
+  std::int64_t bytes = 0;
+  std::int64_t unknown = 0;  ///< targets of which the number of bytes is not known
+
+  void add(const TargetResult& result, const std::vector<std::int64_t>& byte_counts) {
+    loss += result.loss;
+    correct += result.is_correct ? 1 : 0;
+    ++count;
+    const auto token = static_cast<std::size_t>(result.token);
+    if (token < byte_counts.size()) {
+      bytes += byte_counts[token];
+    } else {
+      ++unknown;
     }
-    executor.load_evaluation(tokens);
-    executor.evaluate();
-    const std::span<const float> losses = executor.evaluation_losses();
-    const std::span<const std::int32_t> hits = executor.evaluation_correct();
-    for (std::size_t i = 0; i < losses.size(); ++i) {
-      loss += losses[i];
-      // A token without a probability was not predicted, even if its logit is the largest.
-      if (std::isfinite(losses[i])) correct += hits[i];
+  }
+};
+
+/// The result of all ranks of `group`. The losses are added as they are: of a diverged model, their sum
+/// exceeds any integer, or is not finite. Every rank adds the ranks' sums in the same order, so all ranks get
+/// the same result. Collective.
+EvalResult result_of_all(const Sums& own, ComputeBackend& backend, Communicator& group) {
+  Sums all;
+  const std::vector<std::int64_t> values =
+      gather_values(backend, group,
+                    {std::bit_cast<std::int64_t>(own.loss), own.correct, own.count, own.bytes, own.unknown});
+  for (std::size_t i = 0; i < values.size(); i += 5) {
+    all.loss += std::bit_cast<double>(values[i]);
+    all.correct += values[i + 1];
+    all.count += values[i + 2];
+    all.bytes += values[i + 3];
+    all.unknown += values[i + 4];
+  }
+  require(all.correct >= 0 && all.correct <= all.count, "a token is correct at most once");
+  const auto total = static_cast<double>(all.count);
+  EvalResult result{
+      .loss = all.loss / total, .accuracy = static_cast<double>(all.correct) / total, .tokens = all.count};
+  if (all.unknown == 0) result.bytes = all.bytes;
+  return result;
+}
+
+/// A micro-batch of windows, consecutive ones in the rows.
+struct Batch {
+  const TokenDataset& dataset;
+  const EvaluationWindows& windows;
+  std::int64_t num_windows;  ///< the first ones are evaluated
+  BatchShape shape;
+  std::vector<std::int32_t> inputs = {}, targets = {};  ///< (B, T); -1 where there is none
+  std::vector<TargetResult> results = {};               ///< of the counted targets
+
+  std::int64_t counted(std::int64_t window) const {
+    return window < num_windows ? windows[window].counted : 0;
+  }
+
+  /// Reads the windows from `first` on.
+  void read(std::int64_t first) {
+    const auto rows = static_cast<std::size_t>(shape.rows());
+    inputs.assign(rows, -1);
+    targets.assign(rows, -1);
+    std::vector<std::int32_t> tokens;
+    for (std::int64_t b = 0; b < shape.batch && first + b < num_windows; ++b) {
+      const EvaluationWindows::Window window = windows[first + b];
+      tokens.resize(static_cast<std::size_t>(window.inputs + 1));
+      dataset.read(window.file, window.first, tokens);
+      std::copy(tokens.begin(), tokens.end() - 1, inputs.begin() + b * shape.seq);
+      std::copy(tokens.end() - window.counted, tokens.end(),
+                targets.begin() + b * shape.seq + window.inputs - window.counted);
     }
   }
 
-  // The losses are added as they are: of a diverged model, their sum exceeds any integer, or is not finite.
-  // Every rank adds the ranks' sums in the same order, so all ranks get the same result.
-  double loss_of_all = 0.0;
-  std::int64_t correct_of_all = 0;
-  std::int64_t count_of_all = 0;
-  const std::vector<std::int64_t> sums =
-      gather_values(backend, grid.group(loss_axes), {std::bit_cast<std::int64_t>(loss), correct, count});
-  for (std::size_t i = 0; i < sums.size(); i += 3) {
-    loss_of_all += std::bit_cast<double>(sums[i]);
-    correct_of_all += sums[i + 1];
-    count_of_all += sums[i + 2];
+  /// Takes the results of the windows that were read and evaluated.
+  void take(std::span<const float> losses, std::span<const std::int32_t> hits) {
+    results.clear();
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+      if (targets[i] < 0) continue;
+      // A token without a probability was not predicted, even if its logit is the largest.
+      results.push_back(
+          {.token = targets[i], .loss = losses[i], .is_correct = std::isfinite(losses[i]) && hits[i] != 0});
+    }
   }
-  require(correct_of_all >= 0 && correct_of_all <= count_of_all, "a token is correct at most once");
-  const auto total = static_cast<double>(count_of_all);
-  return EvalResult{.loss = loss_of_all / total,
-                    .accuracy = static_cast<double>(correct_of_all) / total,
-                    .tokens = count_of_all};
+};
+
+/// The results of all ranks' batches, of which the first rank's begins with window `first`. Collective.
+std::vector<TargetResult> gather_results(const Batch& own, std::int64_t first, ComputeBackend& backend,
+                                         Communicator& group) {
+  if (group.size() == 1) return own.results;
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(group.size()), 0);
+  for (std::size_t rank = 0; rank < counts.size(); ++rank) {
+    for (std::int64_t b = 0; b < own.shape.batch; ++b) counts[rank] += own.counted(first++);
+  }
+  const auto most = static_cast<std::size_t>(*std::ranges::max_element(counts));
+  std::vector<std::int64_t> values(most, 0);
+  std::ranges::transform(own.results, values.begin(), packed);
+  const std::vector<std::int64_t> all_values = gather_values(backend, group, values);
+  std::vector<TargetResult> all;
+  for (std::size_t rank = 0; rank < counts.size(); ++rank) {
+    for (std::int64_t i = 0; i < counts[rank]; ++i)
+      all.push_back(unpacked(all_values[rank * most + static_cast<std::size_t>(i)]));
+  }
+  return all;
+}
+
+}  // namespace
+
+std::optional<double> EvalResult::bits_per_byte() const {
+  if (bytes.value_or(0) == 0) return std::nullopt;
+  return loss * static_cast<double>(tokens) / std::numbers::ln2 / static_cast<double>(*bytes);
+}
+
+std::optional<EvalResult> evaluate(ModelExecutor& executor, ComputeBackend& backend,
+                                   const TokenDataset& dataset, const ProcessGrid& grid,
+                                   const EvalOptions& options) {
+  const int readers = grid.coordinates().extent(sample_axes);
+  const int reader = grid.coordinates().index(sample_axes);
+  Communicator& group = grid.group(loss_axes);
+  require(group.size() == readers, "a rank has all positions of its samples");
+  const EvaluationWindows windows(dataset, options.stride);
+  const std::int64_t most = options.max_windows > 0 ? options.max_windows : windows.size();
+  Batch batch{.dataset = dataset,
+              .windows = windows,
+              .num_windows = std::min(most, windows.size()),
+              .shape = executor.shape()};
+  std::vector<std::int64_t> byte_counts;
+  if (options.tokenizer != nullptr) byte_counts = byte_counts_of(*options.tokenizer);
+  Sums sums;
+  for (std::int64_t base = 0; base < batch.num_windows; base += batch.shape.batch * readers) {
+    if (options.is_interrupted()) return std::nullopt;
+    batch.read(base + batch.shape.batch * reader);
+    executor.load_evaluation(batch.inputs, batch.targets);
+    executor.evaluate();
+    batch.take(executor.evaluation_losses(), executor.evaluation_correct());
+    for (const TargetResult& result : batch.results) sums.add(result, byte_counts);
+    if (options.take_targets) options.take_targets(gather_results(batch, base, backend, group));
+  }
+  return result_of_all(sums, backend, group);
+}
+
+std::optional<EvalResult> evaluate(ModelExecutor& executor, ComputeBackend& backend,
+                                   const TokenDataset& dataset, std::int64_t max_windows,
+                                   const ProcessGrid& grid, const std::function<bool()>& is_interrupted) {
+  return evaluate(executor, backend, dataset, grid,
+                  {.max_windows = max_windows, .is_interrupted = is_interrupted});
 }
 
 }  // namespace mylos

@@ -6,8 +6,11 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 
+#include "io/metrics/target_file.hpp"
 #include "io/tokens/token_dataset.hpp"
+#include "io/tokens/tokenizer.hpp"
 #include "parallel/engine/model_executor.hpp"
 #include "parallel/process_grid.hpp"
 
@@ -17,11 +20,33 @@ struct EvalResult {
   double loss = 0.0;      ///< mean, nats per token; infinite or NaN if a token's loss is
   double accuracy = 0.0;  ///< fraction of target tokens that have the largest logit and a finite loss
   std::int64_t tokens = 0;
+  std::optional<std::int64_t> bytes = {};  ///< that the target tokens decode to, if that is known
+
+  /// The sum of the losses, in bits, divided by `bytes`; empty if these are not known, or none.
+  std::optional<double> bits_per_byte() const;
 };
 
-/// Evaluates the first `max_windows` windows in file order (0: all windows). Each token counts once, whatever
-/// the layout. `is_interrupted` is called before every batch and must return the same value on all ranks; if
-/// it returns true, the result is empty. Collective.
+/// What `evaluate` reads and reports.
+struct EvalOptions {
+  std::int64_t max_windows = 0;             ///< evaluates only the first windows; 0: all
+  std::optional<std::int64_t> stride = {};  ///< for EvaluationWindows
+  /// The tokenizer of the data; null if it is not known. <|endoftext|> counts no bytes. If a rank with
+  /// targets has none, or a target is outside its vocabulary, EvalResult::bytes is empty.
+  const Tokenizer* tokenizer = nullptr;
+  /// Receives, on every rank, the results of all targets in the order of the data, part by part. Set on all
+  /// ranks or on none.
+  std::function<void(std::span<const TargetResult>)> take_targets = {};
+  /// Called before every batch; must return the same value on all ranks. If it returns true, the result is
+  /// empty.
+  std::function<bool()> is_interrupted = [] { return false; };
+};
+
+/// Evaluates EvaluationWindows in their order. Each target counts once, whatever the layout. Collective.
+std::optional<EvalResult> evaluate(ModelExecutor& executor, ComputeBackend& backend,
+                                   const TokenDataset& dataset, const ProcessGrid& grid,
+                                   const EvalOptions& options);
+
+/// The same for the first `max_windows` windows (0: all), T tokens apart.
 std::optional<EvalResult> evaluate(
     ModelExecutor& executor, ComputeBackend& backend, const TokenDataset& dataset, std::int64_t max_windows,
     const ProcessGrid& grid, const std::function<bool()>& is_interrupted = [] { return false; });

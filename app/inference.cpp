@@ -1,51 +1,25 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/inference.hpp"
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 
 #include "app/model_state.hpp"
-#include "app/run_state.hpp"
+#include "app/run_directory.hpp"
 #include "core/base/expand_path.hpp"
+#include "core/base/join.hpp"
 #include "core/base/say.hpp"
 #include "core/base/what_is_at.hpp"
+#include "io/file_util.hpp"
+#include "io/tokens/content_kind.hpp"
+#include "io/tokens/tokenizer.hpp"
 
 namespace mylos {
 
+namespace fs = std::filesystem;
+
 namespace {
-
-/// Returns whether the command line names a checkpoint. Throws ExitCode::bad_data if it does not name a run
-/// directory either, ExitCode::usage if it names a checkpoint and, with --step, another one. Called on one
-/// rank.
-bool is_checkpoint(const CommandLine& line) {
-  const std::filesystem::path path = line.argument(0, "a run directory or a checkpoint");
-  std::error_code unknown;
-  if (std::filesystem::exists(path / "manifest.json", unknown)) {
-    if (line.has("step"))
-      fail(ExitCode::usage, "--step={} is for a run directory, but {} is a checkpoint", line.text("step"),
-           path.string());
-    return true;
-  }
-  if (std::filesystem::exists(path / "checkpoints", unknown)) return false;
-  const std::string present = what_is_at(path);
-  if (present == "nothing") fail(ExitCode::bad_data, "{} does not exist", path.string());
-  fail(ExitCode::bad_data, "{} is neither a run directory nor a checkpoint: there is {}", path.string(),
-       present);
-}
-
-/// Opens the checkpoint that the command line names: directly if `is_one`, otherwise by its run directory.
-/// Collective: all ranks throw the same error.
-CheckpointReader open_checkpoint(IoThread& io, const CommandLine& line, bool is_one, bool warns) {
-  const std::filesystem::path path = line.argument(0, "a run directory or a checkpoint");
-  if (is_one) return {io, path};
-  const std::filesystem::path directory = path / "checkpoints";
-  std::optional<std::int64_t> step;
-  if (line.has("step")) step = parse_step("step", line.text("step"));
-  auto reader = open_newest(io, directory, step, [&](const std::string& text) {
-    if (warns) say(stderr, "warning: {}\n", text);
-  });
-  if (!reader) fail(ExitCode::bad_data, "{} holds no checkpoint", directory.string());
-  return std::move(*reader);
-}
 
 /// What a deck gives for `key`, or "".
 std::string value_of(const std::string& deck_text, const char* key) {
@@ -81,20 +55,43 @@ void check_valid(const std::string& valid) {
   }
 }
 
-/// Returns the setup of the deck that the checkpoint was trained with, adapted to this job's ranks and
-/// backends. The tensor axis divides the blocks as in training if the number of ranks allows it, but not the
-/// vocabulary or the rows of the residual stream.
-Setup setup_of(const CheckpointReader& reader, const CommandLine& line, const MpiRuntime& mpi,
-               std::int64_t batch, bool needs_valid) {
-  const RunState state = parse_state(
-      reader.state().json, fmt::format("state.json of step {}", reader.state().step), reader.state().step);
-  const std::int64_t micro_batch = batch > 0 ? batch : state.micro_batch;
-  const int tensor = tensor_ranks(state.deck, mpi.size());
+/// The deck parameters that can be changed for a model.
+bool may_change(std::string_view key) {
+  constexpr std::string_view own[] = {"parallel.tensor", "parallel.vocab", "parallel.exchange"};
+  return key.starts_with("comm.") || key.starts_with("backend.") || key.starts_with("io.") ||
+         std::ranges::find(own, key) != std::end(own);
+}
+
+/// Returns the setup of the deck of the model, adapted to this job's ranks and backends. Unless the user says
+/// otherwise, the tensor axis divides the blocks as in training if the number of ranks allows it, but not the
+/// vocabulary, and every data rank holds the weights whole. The rows of the residual stream are not divided.
+Setup setup_of(const OpenedModel& source, const CommandLine& line, const MpiRuntime& mpi,
+               const InferenceWork& work) {
+  const ModelOrigin& origin = source.origin();
+  for (const auto& [key, value] : line.overrides) {
+    if (!may_change(key))
+      fail(
+          ExitCode::usage,
+          "--{}: only [comm], [backend], [io] and [parallel] tensor, vocab and exchange can be changed for a "
+          "model",
+          key);
+  }
+  if (line.has("dtype") && line.text("dtype") != "fp32" && line.text("dtype") != "bf16" &&
+      line.text("dtype") != "fp16")
+    fail(ExitCode::usage, "--dtype={} must be fp32, bf16 or fp16", line.text("dtype"));
+  const std::int64_t micro_batch = work.batch > 0 ? work.batch : origin.micro_batch;
+  int tensor = tensor_ranks(origin.deck, mpi.size());
+  for (const auto& [key, value] : line.overrides) {
+    if (key != "parallel.tensor") continue;
+    const int wanted = std::atoi(value.c_str());
+    tensor = wanted > 0 && mpi.size() % wanted == 0 ? wanted : 1;  // the deck's check reports others
+  }
   const int data = mpi.size() / tensor;
   DeckOverrides own = {{"parallel.data", std::to_string(data)},
                        {"parallel.tensor", std::to_string(tensor)},
                        {"parallel.vocab", "false"},
                        {"parallel.sequence", "false"},
+                       {"parallel.exchange", "ddp"},
                        {"parallel.shard", "0"},
                        {"train.micro_batch", std::to_string(micro_batch)},
                        {"train.global_batch", std::to_string(micro_batch * data)},
@@ -104,27 +101,29 @@ Setup setup_of(const CheckpointReader& reader, const CommandLine& line, const Mp
                        {"backend.threads", "0"},
                        // Unused here; their paths may begin with a variable that is not set here.
                        {"data.train", "unused"},
+                       {"model.init", ""},
                        {"checkpoint.dir", ""},
                        {"run.dir", "unused"}};
-  if (!needs_valid) own.insert(own.end(), {{"data.valid", ""}, {"eval.every", "0"}});
-  if (needs_valid) check_valid(value_of(state.deck, "data.valid"));
-  if (!can_expand(value_of(state.deck, "data.ranks"))) own.emplace_back("data.ranks", "");
-  const auto setup_with = [&](const DeckOverrides& overrides, DeckOrigin origin) {
-    return make_setup(state.deck, "the checkpoint's deck", overrides, line.text("plugin-path"), mpi.job(),
-                      origin);
+  if (!work.needs_valid) own.insert(own.end(), {{"data.valid", ""}, {"eval.every", "0"}});
+  own.emplace_back("eval.choices", "");
+  if (line.has("dtype")) {
+    own.insert(own.end(), {{"train.dtype", line.text("dtype")}, {"optim.master", "fp32"}});
+  }
+  if (work.needs_valid) check_valid(value_of(origin.deck, "data.valid"));
+  if (!can_expand(value_of(origin.deck, "data.ranks"))) own.emplace_back("data.ranks", "");
+  const auto setup_with = [&](const DeckOverrides& overrides, DeckOrigin from) {
+    return make_setup(origin.deck, origin.deck_name, overrides, line.text("plugin-path"), mpi.job(), from);
   };
-  // A problem without the user's parameters is one of the checkpoint.
-  Setup setup = setup_with(own, DeckOrigin::checkpoint);
+  // A problem without the user's parameters is one of the model.
+  const bool is_changed = !line.overrides.empty() || line.has("dtype");
+  Setup setup = setup_with(own, is_changed ? DeckOrigin::checkpoint_changed : DeckOrigin::checkpoint);
   if (!line.overrides.empty()) {
-    for (const auto& [key, value] : line.overrides) {
-      if (!key.starts_with("comm.") && !key.starts_with("backend.") && !key.starts_with("io."))
-        fail(ExitCode::usage, "--{}: only [comm], [backend] and [io] can be changed for a checkpoint", key);
+    for (const auto& [key, value] : line.overrides)
       std::erase_if(own, [&](const auto& other) { return other.first == key; });
-    }
     own.insert(own.end(), line.overrides.begin(), line.overrides.end());
     setup = setup_with(own, DeckOrigin::checkpoint_changed);
   }
-  setup.config.folder = state.folder;
+  setup.config.folder = origin.folder;
   setup.choose(mpi.size(), mpi.thread_limits());
   return setup;
 }
@@ -150,54 +149,70 @@ void find_valid(Setup& setup, bool speaks) {
   }
 }
 
-}  // namespace
-
-CommandOption step_option() {
-  return {"step", OptionKind::text,
-          "with RUN: the checkpoint, N or step_N; the newest undamaged one by default"};
+/// Merge ranks of GPT-2's tokenizer: the file that the command line names, otherwise the run's copy,
+/// otherwise the deck's file. Throws ExitCode::usage if there is none.
+fs::path find_ranks(const CommandLine& line, const DataConfig& data, const std::string& folder) {
+  if (line.has("ranks")) return expand_path(line.text("ranks"));
+  std::vector<std::string> files;
+  for (const fs::path& file : ranks_of_run(line.arguments.at(0))) files.push_back(file);
+  // A relative path of the run's deck begins in the folder where it was started.
+  if (!data.ranks.empty() && !folder.empty()) files.push_back(fs::path(folder) / data.ranks);
+  if (!data.ranks.empty()) files.push_back(data.ranks);
+  const auto file = std::ranges::find_if(files, [](const std::string& path) {
+    std::error_code unknown;
+    return fs::exists(path, unknown);
+  });
+  if (file != files.end()) return *file;
+  fail(ExitCode::usage, "the ranks of {} were not found; looked for: {}; name them with --ranks=FILE",
+       data.tokenizer, join(files, ", "));
 }
 
-namespace {
-
-int infer(const MpiRuntime& mpi, const CommandLine& line, std::int64_t batch, bool needs_valid,
-          const std::function<int(const MpiRuntime&, Inference&)>& work) {
+int infer(const MpiRuntime& mpi, const CommandLine& line, const InferenceWork& work) {
   Inference model;
   try {
     model.io = std::make_unique<IoThread>();
-    std::string kind;
+    std::optional<std::int64_t> step;
     const auto look = [&] {
-      if (line.has("step")) parse_step("step", line.text("step"));
-      if (mpi.rank() == 0 && is_checkpoint(line)) kind = "checkpoint";
+      line.argument(0, "a run directory, a checkpoint, a Hugging Face folder or an llm.c file");
+      if (line.has("step")) step = parse_step("step", line.text("step"));
     };
     if (const int code = run_agreed(mpi, look)) return code;
-    const bool is_one = !mpi.broadcast(kind).empty();
-    std::optional<CheckpointReader> reader;
     try {
-      reader.emplace(open_checkpoint(*model.io, line, is_one, mpi.rank() == 0));
+      model.source = std::make_unique<OpenedModel>(*model.io, line.arguments.front(), line.has("step"), step,
+                                                   [&](const std::string& text) {
+                                                     if (mpi.rank() == 0) say(stderr, "warning: {}\n", text);
+                                                   });
     } catch (const Error& error) {
       if (mpi.rank() == 0) say(stderr, "mylos: {}\n", error.what());
       return static_cast<int>(error.code());
     }
+    std::string identity;
     const auto set_up = [&] {
-      model.setup = setup_of(*reader, line, mpi, batch, needs_valid);
+      model.setup = setup_of(*model.source, line, mpi, work);
       find_valid(model.setup, mpi.rank() == 0);
+      identity = identity_of(model.setup, line);
+      if (!model.source->is_checkpoint()) identity += model.source->identity();
     };
     if (const int code = run_agreed(mpi, set_up)) return code;
-    if (const int code = check_identity(mpi, identity_of(model.setup, line))) return code;
-    const RunConfig& config = model.setup.config;
-    mpi.set_limits(config.comm.limits);
+    if (const int code = check_identity(mpi, identity)) return code;
+    mpi.set_limits(model.setup.config.comm.limits);
     if (const int code = fall_back_to_mpi(mpi, model.setup)) return code;
-    model.step = reader->state().step;
+    model.step = model.source->origin().step;
+    if (const int code = work.prepare(mpi, model)) return code;
+    const RunConfig& config = model.setup.config;
     model.session =
         std::make_unique<Session>(model.setup.plugins, config, model.setup.values, mpi.recorder());
     Session& session = *model.session;
     model.program =
         std::make_unique<CheckedProgram>(session.compute(), session.grid(), config, RankRole::inference);
-    model.executor =
-        std::make_unique<ModelExecutor>(session.compute(), session.ledger(), session.grid(), *model.program);
+    model.executor = std::make_unique<ModelExecutor>(session.compute(), session.ledger(), session.grid(),
+                                                     *model.program, has_graphs(config, session.compute()));
     model.state = std::make_unique<RankState>(*model.program, *model.executor);
-    restore_weights(session.compute(), *reader, *model.state);
-    return work(mpi, model);
+    const auto read = [&](const TensorInfo& tensor, const std::vector<TensorPart>& parts) {
+      model.source->read(tensor, parts);
+    };
+    restore_weights(session.compute(), read, *model.state);
+    return work.run(mpi, model);
   } catch (const std::exception& error) {
     return end_job(mpi, error, [](ExitCode, const std::string&) {});
   }
@@ -205,10 +220,80 @@ int infer(const MpiRuntime& mpi, const CommandLine& line, std::int64_t batch, bo
 
 }  // namespace
 
-int with_inference(const CommandLine& line, std::int64_t batch, bool needs_valid,
-                   const std::function<int(const MpiRuntime&, Inference&)>& work) {
+std::vector<CommandOption> inference_options() {
+  return {
+      {"step", OptionKind::text,
+       "with RUN: the checkpoint, N or step_N; the newest undamaged one by default"},
+      {"dtype", OptionKind::text,
+       "type in which the model computes: fp32, bf16 or fp16; that of the run or the file by default"},
+      {"ranks", OptionKind::text,
+       "GPT-2's merge ranks, instead of the run's copy: a .tiktoken file, vocab.json next to merges.txt, "
+       "or the folder that contains both"},
+  };
+}
+
+std::shared_ptr<const Tokenizer> find_model_tokenizer(const CommandLine& line, const Inference& model,
+                                                      std::string* reason) {
+  const DataConfig& data = model.setup.config.data;
+  const auto none = [&](const std::string& why) {
+    if (reason != nullptr) *reason = why;
+    return std::shared_ptr<const Tokenizer>();
+  };
+  if (!model.source->is_checkpoint() && !line.has("ranks")) {
+    const FoundTokenizer& found = model.source->tokenizer();
+    if (found.tokenizer != nullptr) return found.tokenizer;
+    return none(found.reason.empty() ? "it has no tokenizer" : found.reason);
+  }
+  std::string name = data.tokenizer;
+  if (name == "none") name = model.source->origin().tokenizer.name;
+  if (name.empty() && line.has("ranks")) name = "gpt2";
+  if (name.empty()) return none("[data] tokenizer = none");
+  if (!tokenizer_kind(name).has_ranks) return make_tokenizer(name);
+  try {
+    const std::string ranks = find_ranks(line, data, model.setup.config.folder).string();
+    std::shared_ptr<const Tokenizer> found = make_tokenizer(fmt::format("{}={}", name, ranks));
+    if (found->vocab_size() > model.setup.config.model.vocab) {
+      fail(ExitCode::usage, "{} has {} tokens, but the model {}", ranks, found->vocab_size(),
+           model.setup.config.model.vocab);
+    }
+    return found;
+  } catch (const Error& error) {
+    if (reason == nullptr || error.code() != ExitCode::usage || line.has("ranks")) throw;
+    return none(error.what());
+  }
+}
+
+fs::path output_file(const CommandLine& line, const std::string& option, std::span<const fs::path> inputs) {
+  const fs::path file = follow_links(expand_path(line.text(option)));
+  if (file.empty()) fail(ExitCode::usage, "--{} is empty; name a file", option);
+  for (const fs::path& input : inputs) {
+    if (is_same_file(file, input))
+      fail(ExitCode::usage, "--{}={} is one of the inputs; name another file", option, file.string());
+  }
+  const std::string_view own = own_kind(file);
+  if (!own.empty() && !fs::is_directory(file))
+    fail(ExitCode::usage, "--{}={} is a {}; name another file", option, file.string(), own);
+  std::error_code unknown;
+  const fs::path model = line.arguments.at(0);
+  const bool is_in_model = place_of(file).parent_path() == place_of(model);
+  if (is_same_file(file, model) || (is_in_model && fs::is_regular_file(file, unknown)))
+    fail(ExitCode::usage, "--{}={} is a file of the model; name another file", option, file.string());
+  if (!fs::is_other(file, unknown)) try_output(file);
+  return file;
+}
+
+std::string input_file(const CommandLine& line, const std::string& option) {
+  std::string file = expand_path(line.text(option));
+  if (file.empty()) fail(ExitCode::usage, "--{} is empty; name a file", option);
+  std::error_code unknown;
+  if (!fs::exists(file, unknown))
+    fail(ExitCode::usage, "--{}={} cannot be read: there is {}", option, file, what_is_at(file));
+  return file;
+}
+
+int with_inference(const CommandLine& line, const InferenceWork& work) {
   return with_mpi(start_timeout(line, ""), [&](const MpiRuntime& mpi) {
-    const int code = infer(mpi, line, batch, needs_valid, work);
+    const int code = infer(mpi, line, work);
     if (code == static_cast<int>(ExitCode::io)) return code;
     const int lost = run_agreed(mpi, flush_output);
     return lost != 0 ? lost : code;

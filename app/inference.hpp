@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Inference: a checkpoint of any layout, loaded for forward passes on this job's ranks.
+// Inference: a model from a checkpoint of any layout or from files of other programs, loaded for forward
+// passes on this job's ranks.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "app/command_line.hpp"
 #include "app/mpi_runtime.hpp"
+#include "app/opened_model.hpp"
 #include "app/session.hpp"
 #include "app/setup.hpp"
-#include "io/checkpoint/checkpoint.hpp"
 #include "parallel/engine/list_check.hpp"
 #include "parallel/engine/model_executor.hpp"
 #include "parallel/engine/rank_state.hpp"
@@ -20,23 +25,52 @@ namespace mylos {
 /// A model without gradients or optimizer.
 struct Inference {
   std::unique_ptr<IoThread> io;
+  std::unique_ptr<OpenedModel> source;
   Setup setup;
   std::unique_ptr<Session> session;
   std::unique_ptr<CheckedProgram> program;
   std::unique_ptr<ModelExecutor> executor;
   std::unique_ptr<RankState> state;
   std::int64_t step = 0;  ///< of the checkpoint
+
+  /// "step 6", or the kind of model without steps.
+  std::string name() const {
+    return source->is_checkpoint() ? fmt::format("step {}", step) : source->origin().kind;
+  }
 };
 
-/// Returns --step, for commands that call `with_inference`.
-CommandOption step_option();
+/// What a command does with a model.
+struct InferenceWork {
+  std::int64_t batch = 0;    ///< sequences of an evaluation; 0: the micro-batch of the model's run
+  bool needs_valid = false;  ///< looks for the run's validation data; otherwise it has none
+  /// Called on all ranks before memory is planned; may set `setup.config.cache`. Returns 0 or an exit code,
+  /// the same on all ranks.
+  std::function<int(const MpiRuntime&, Inference&)> prepare = [](const MpiRuntime&, Inference&) { return 0; };
+  /// Called once the weights are there. Returns the exit code.
+  std::function<int(const MpiRuntime&, Inference&)> run;
+};
 
-/// Opens the checkpoint that the command line names, either directly or by a run directory and optionally
-/// --step. Prepares forward passes of `batch` sequences (0: the micro-batch of the checkpoint's run) and
-/// calls `work`. With `needs_valid`, the run's validation data are looked for; otherwise it has none. Returns
-/// the exit code of `work`, or that of an error on which all ranks agree before they create the backends. Any
-/// later error ends the job (`end_job`).
-int with_inference(const CommandLine& line, std::int64_t batch, bool needs_valid,
-                   const std::function<int(const MpiRuntime&, Inference&)>& work);
+/// The argument of commands that call `with_inference`, and the options --step, --dtype and --ranks, which
+/// all of them have.
+inline constexpr const char* model_argument = "RUN|CHECKPOINT|FOLDER|FILE";
+std::vector<CommandOption> inference_options();
+
+/// The file that an option names for output, links followed. Throws ExitCode::usage if the name is empty, or
+/// that of one of `inputs` or of another file that mylos keeps; ExitCode::io if it cannot be written.
+std::filesystem::path output_file(const CommandLine& line, const std::string& option,
+                                  std::span<const std::filesystem::path> inputs);
+
+/// The file that an option names for input. Throws ExitCode::usage if the name is empty or nothing is there.
+std::string input_file(const CommandLine& line, const std::string& option);
+
+/// Opens the model that the command line names and prepares forward passes of it. Returns the exit code of
+/// `work`, or that of an error on which all ranks agree before they create the backends. Any later error ends
+/// the job (`end_job`).
+int with_inference(const CommandLine& line, const InferenceWork& work);
+
+/// The model's tokenizer: that of its folder or, of a run, with the merge ranks that --ranks names, the run's
+/// own copy or the deck's file. Empty if there is none; then `reason`, unless null, receives why.
+std::shared_ptr<const Tokenizer> find_model_tokenizer(const CommandLine& line, const Inference& model,
+                                                      std::string* reason = nullptr);
 
 }  // namespace mylos

@@ -2,6 +2,7 @@
 #include "app/model_state.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -9,6 +10,8 @@
 #include <span>
 #include <utility>
 
+#include "core/base/digest.hpp"
+#include "core/base/rng.hpp"
 #include "parallel/plan/run_plan.hpp"
 
 namespace mylos {
@@ -129,9 +132,8 @@ float* place_in_snapshot(void* memory, const Piece& piece) {
 }
 
 /// Reads pieces of a tensor into their parts, at most 32 MiB at a time if the parts are not fp32 on the host.
-void read_pieces(ComputeBackend& backend, const CheckpointReader& reader, const char* file,
-                 const TensorInfo& info, const std::vector<std::pair<std::size_t, Piece>>& pieces,
-                 const StateOf& state) {
+void read_pieces(ComputeBackend& backend, const WeightReader& read, const TensorInfo& info,
+                 const std::vector<std::pair<std::size_t, Piece>>& pieces, const StateOf& state) {
   constexpr std::int64_t most_staged = std::int64_t{8} << 20U;
   std::vector<float> staging;
   for (const auto& [part, piece] : pieces) {
@@ -144,10 +146,20 @@ void read_pieces(ComputeBackend& backend, const CheckpointReader& reader, const 
       some.count = std::min(most, piece.count - first);
       const TensorRef place = all.flat(some.offset, some.count);
       float* host = host_place(backend, place, staging);
-      reader.read({.file = file, .info = info, .parts = tensor_parts(some, host)});
+      read(info, tensor_parts(some, host));
       if (!is_fp32_on_host(backend, place)) write_values(backend, staging, place);
     }
   }
+}
+
+/// Rounds the most precise weights to the compute type and brings them to the ranks that use them.
+void publish_masters(ComputeBackend& backend, RankState& state) {
+  for (std::size_t i = 0; i < state.owned().size(); ++i) {
+    const TensorRef weights = state.weights(state.owned()[i]);
+    const TensorRef master = state.master(i);
+    if (master.data != weights.data) backend.run(Cast{.x = master, .y = weights});
+  }
+  state.publish();
 }
 
 }  // namespace
@@ -187,24 +199,53 @@ CheckpointContent checkpoint_content(ComputeBackend& backend, const RankState& s
 void restore(ComputeBackend& backend, const CheckpointReader& reader, RankState& state) {
   auto pieces = by_parameter(state.table(), state.owned());
   for (const StateGroup& group : state_groups(state)) {
-    for (const Parameter& parameter : state.table().parameters()) {
-      read_pieces(backend, reader, group.file, info_of(parameter, group.prefix), pieces[&parameter],
-                  group.state);
-    }
+    const auto read = [&](const TensorInfo& tensor, const std::vector<TensorPart>& parts) {
+      reader.read({.file = group.file, .info = tensor, .parts = parts});
+    };
+    for (const Parameter& parameter : state.table().parameters())
+      read_pieces(backend, read, info_of(parameter, group.prefix), pieces[&parameter], group.state);
   }
-  for (std::size_t i = 0; i < state.owned().size(); ++i) {
-    const TensorRef weights = state.weights(state.owned()[i]);
-    const TensorRef master = state.master(i);
-    if (master.data != weights.data) backend.run(Cast{.x = master, .y = weights});
-  }
-  state.publish();
+  publish_masters(backend, state);
 }
 
-void restore_weights(ComputeBackend& backend, const CheckpointReader& reader, RankState& state) {
+void restore_initial(ComputeBackend& backend, const WeightReader& read, RankState& state) {
+  auto pieces = by_parameter(state.table(), state.owned());
+  const StateOf master = [&](std::size_t part) { return state.master(part); };
+  for (const Parameter& parameter : state.table().parameters())
+    read_pieces(backend, read, info_of(parameter), pieces[&parameter], master);
+  publish_masters(backend, state);
+}
+
+std::uint64_t digest_of_weights(ComputeBackend& backend, const RankState& state) {
+  constexpr std::int64_t most = std::int64_t{1} << 20U;
+  const StateOf master = [&](std::size_t part) { return state.master(part); };
+  std::uint64_t sum = 0;
+  std::vector<float> values;
+  for (const UnitPart& stored : state.stored()) {
+    const TensorRef all = stored_state(master, state.owned(), stored);
+    for (const Piece& held : pieces_of(state.table(), stored)) {
+      const Piece piece = held.share();
+      const std::uint64_t name = digest_of(piece.parameter.name).low;
+      const GlobalIndex index = piece.global_index();
+      for (std::int64_t first = 0; first < piece.count; first += most) {
+        values.resize(static_cast<std::size_t>(std::min(most, piece.count - first)));
+        read_values(backend, all.flat(piece.offset + first, std::ssize(values)), values.data());
+        backend.synchronize();
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          const auto place = static_cast<std::uint64_t>(index(first + static_cast<std::int64_t>(i)));
+          sum += mix64(mix64(name + place) ^ std::bit_cast<std::uint32_t>(values[i]));
+        }
+      }
+    }
+  }
+  return sum;
+}
+
+void restore_weights(ComputeBackend& backend, const WeightReader& read, RankState& state) {
   const std::vector<UnitPart>& owned = state.owned();
   auto pieces = by_parameter(state.table(), owned);
   for (const Parameter& parameter : state.table().parameters()) {
-    read_pieces(backend, reader, "weights.h5", info_of(parameter), pieces[&parameter],
+    read_pieces(backend, read, info_of(parameter), pieces[&parameter],
                 [&](std::size_t part) { return state.weights(owned[part]); });
   }
   state.publish();

@@ -2,6 +2,10 @@
 // Weights and optimizer states as global tensors, saved and restored for any layout.
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <vector>
+
 #include "core/ops/compute_backend.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "parallel/engine/rank_state.hpp"
@@ -18,7 +22,19 @@ CheckpointContent checkpoint_content(ComputeBackend& backend, const RankState& s
 /// nearest in the compute type. Only the publishing is collective.
 void restore(ComputeBackend& backend, const CheckpointReader& reader, RankState& state);
 
+/// Reads parts of a weight as fp32.
+using WeightReader = std::function<void(const TensorInfo& tensor, const std::vector<TensorPart>& parts)>;
+
+/// Reads the initial weights of a run and publishes them: the most precise ones (RankState::master) receive
+/// the values, rounded only to their own type. The optimizer's states stay as they are. Only the publishing
+/// is collective.
+void restore_initial(ComputeBackend& backend, const WeightReader& read, RankState& state);
+
+/// Returns this rank's term of a digest of the weights. The sum of all ranks' terms, modulo 2^64, depends
+/// only on names and values, not on the layout.
+std::uint64_t digest_of_weights(ComputeBackend& backend, const RankState& state);
+
 /// Reads only the weights, for evaluation and generation, directly into the compute type. Collective.
-void restore_weights(ComputeBackend& backend, const CheckpointReader& reader, RankState& state);
+void restore_weights(ComputeBackend& backend, const WeightReader& read, RankState& state);
 
 }  // namespace mylos

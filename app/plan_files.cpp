@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "app/command_line.hpp"
+#include "app/opened_model.hpp"
 #include "app/run_directory.hpp"
 #include "app/run_state.hpp"
 #include "io/checkpoint/checkpoint.hpp"
@@ -90,6 +91,19 @@ std::string files_text(const Setup& setup, const std::optional<std::string>& res
   Findings found;
   look_at_data(setup, found);
   const RunConfig& config = setup.config;
+  if (!config.init.empty() && !restart) {
+    found.look([&] {
+      const ModelOrigin origin = look_at_model(config.init);
+      found.add("init", fmt::format("{}: {}", config.init, origin.kind));
+    });
+  }
+  if (!config.eval.choices.empty()) {
+    found.look([&] {
+      const EvalConfig& eval = config.eval;
+      const std::int64_t count = count_choices(eval.choices, eval.choices_style, eval.choices_limit);
+      found.add("choices", fmt::format("{}: {} questions", eval.choices, count));
+    });
+  }
   if (!config.data.ranks.empty()) found.look([&] { read_gpt2_ranks(config.data.ranks); });
   const RunPaths paths{config.run_dir};
   found.look([&] {

@@ -155,7 +155,8 @@ std::string program_text(const Setup& setup, int rank) {
   }
   text += printer.text_of("publish", program.publication());
   text += printer.text_of("evaluate", program.evaluation());
-  text += printer.text_of("generate", program.generation());
+  for (std::size_t i = 0; i < program.cached().size(); ++i)
+    text += printer.text_of("over the cache, " + prefix_of(config.cache.passes[i]), program.cached()[i]);
   return text;
 }
 

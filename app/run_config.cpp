@@ -105,11 +105,13 @@ std::optional<std::int64_t> parse_end_time(const std::string& text) {
 /// rule relies on it.
 class CrossChecks {
  public:
-  CrossChecks(const Deck& deck, const JobSize& job, DeckErrors& errors, ParamValues& values)
-      : deck_(deck), job_(job), errors_(errors), values_(values) {}
+  CrossChecks(const Deck& deck, const JobSize& job, DeckErrors& errors, ParamValues& values,
+              const std::optional<ModelConfig>& initial)
+      : deck_(deck), job_(job), errors_(errors), values_(values), initial_(initial) {}
 
   void run() {
     take_preset();
+    take_initial_shape();
     check_heads();
     check_vocab();
     check_ranks();
@@ -162,6 +164,8 @@ class CrossChecks {
       if (!known({shape_keys[i]}) || integer(shape_keys[i]) > 0) continue;
       if (preset != nullptr) {
         values_.set(shape_keys[i], preset->shape[i]);
+      } else if (initial_) {
+        values_.set(shape_keys[i], shape_of(*initial_)[i]);
       } else {
         failed_.insert(shape_keys[i]);
         open.push_back(std::string_view(shape_keys[i]).substr(std::string_view("model.").size()));
@@ -170,6 +174,30 @@ class CrossChecks {
     if (!open.empty() && known({"model.preset"})) {
       report({"model.preset"}, "[model] {} must be set if preset = none", join(open, ", "));
     }
+  }
+
+  static std::array<std::int64_t, std::size(shape_keys)> shape_of(const ModelConfig& model) {
+    return {model.layers, model.heads, model.width, model.context, model.vocab};
+  }
+
+  void take_initial_shape() {
+    if (!initial_) return;
+    const auto differs = [&](std::string_view key, const auto& wanted, const auto& found) {
+      const std::string_view name = key.substr(std::string_view("model.").size());
+      report({key, "model.preset", "model.init"}, "[model] {} = {}, but {} = {} in {}", name, wanted, name,
+             found, values_.text("model.init"));
+    };
+    for (std::size_t i = 0; i < std::size(shape_keys); ++i) {
+      const std::string_view key = shape_keys[i];
+      if (!known({key})) continue;
+      const std::int64_t found = shape_of(*initial_)[i];
+      const bool is_smaller_context = key == "model.context" && integer(key) < found;
+      if (integer(key) != found && !is_smaller_context) differs(key, integer(key), found);
+    }
+    if (!known({"model.tied"})) return;
+    if (deck_.find("model.tied") == nullptr) values_.set("model.tied", initial_->tied);
+    if (values_.boolean("model.tied") != initial_->tied)
+      differs("model.tied", values_.boolean("model.tied"), initial_->tied);
   }
 
   void check_heads() {
@@ -191,9 +219,9 @@ class CrossChecks {
     const std::string tokenizer = known({"data.tokenizer"}) ? values_.text("data.tokenizer") : "none";
     if (tokenizer == "none") return;
     const std::int64_t needed = tokenizer_kind(tokenizer).vocab_size;
-    if (vocab == needed) return;
-    report({"model.vocab", "data.tokenizer"}, "[model] vocab = {} must be {} with [data] tokenizer = {}",
-           vocab, needed, tokenizer);
+    if (vocab >= needed) return;
+    report({"model.vocab", "data.tokenizer"},
+           "[model] vocab = {} must be at least {} with [data] tokenizer = {}", vocab, needed, tokenizer);
   }
 
   void check_ranks() {
@@ -438,7 +466,8 @@ class CrossChecks {
     }
     for (const auto& [key, label] :
          {std::pair{"run.dir", "[run] dir"}, std::pair{"data.ranks", "[data] ranks"},
-          std::pair{"checkpoint.dir", "[checkpoint] dir"}}) {
+          std::pair{"checkpoint.dir", "[checkpoint] dir"}, std::pair{"model.init", "[model] init"},
+          std::pair{"eval.choices", "[eval] choices"}}) {
       try {
         if (known({key})) expand_path(values_.text(key));
       } catch (const Error& error) {
@@ -447,9 +476,10 @@ class CrossChecks {
     }
     check_sources("data.train", "[data] train", parse_sources);
     check_sources("data.valid", "[data] valid", parse_validation_sources);
-    if (!known({"data.valid", "eval.every"})) return;
-    if (integer("eval.every") > 0 && values_.text("data.valid").empty()) {
-      report({"eval.every"}, "[eval] every = {} needs [data] valid", integer("eval.every"));
+    if (!known({"data.valid", "eval.every", "eval.choices"})) return;
+    const bool evaluates = !values_.text("data.valid").empty() || !values_.text("eval.choices").empty();
+    if (integer("eval.every") > 0 && !evaluates) {
+      report({"eval.every"}, "[eval] every = {} needs [data] valid or [eval] choices", integer("eval.every"));
     }
   }
 
@@ -457,6 +487,7 @@ class CrossChecks {
   JobSize job_;
   DeckErrors& errors_;
   ParamValues& values_;
+  const std::optional<ModelConfig>& initial_;
   std::set<std::string_view> failed_;
 };
 
@@ -555,9 +586,10 @@ CommConfig comm_config(const ParamValues& values) {
 
 RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, const JobSize& job,
                           DeckErrors& errors, ParamValues& values,
-                          const std::vector<std::pair<std::string, std::string>>& unavailable) {
+                          const std::vector<std::pair<std::string, std::string>>& unavailable,
+                          const std::optional<ModelConfig>& initial) {
   values = resolve_deck(deck, specs, unavailable, errors);
-  CrossChecks(deck, job, errors, values).run();
+  CrossChecks(deck, job, errors, values, initial).run();
   if (!errors.empty()) return {};
   RunConfig config;
   config.model = model_config(values);
@@ -578,7 +610,14 @@ RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, co
                  .valid = valid.empty() ? std::vector<DataSource>() : parse_validation_sources(valid),
                  .tokenizer = values.text("data.tokenizer"),
                  .ranks = expand_path(values.text("data.ranks"))};
-  config.eval = {.every = values.integer("eval.every"), .batches = values.integer("eval.batches")};
+  config.eval = {.every = values.integer("eval.every"),
+                 .batches = values.integer("eval.batches"),
+                 .choices = expand_path(values.text("eval.choices")),
+                 .choices_style = parse_choice<ChoiceStyle>(
+                     values.text("eval.choices_style"),
+                     {{"llmc", ChoiceStyle::llmc}, {"harness", ChoiceStyle::harness}})};
+  if (const std::int64_t limit = values.integer("eval.choices_limit"); limit > 0)
+    config.eval.choices_limit = limit;
   config.guard_settings = guard_settings(values);
   config.checkpoint = {
       .every = values.integer("checkpoint.every"),
@@ -594,6 +633,7 @@ RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, co
   config.comm = comm_config(values);
   config.profile_step = values.integer("profile.step");
   config.peak_tflops = values.real("machine.peak_tflops");
+  config.init = expand_path(values.text("model.init"));
   config.run_dir = expand_path(values.text("run.dir"));
   std::error_code unknown;
   config.folder = std::filesystem::current_path(unknown).string();
@@ -624,6 +664,9 @@ std::vector<std::string> idle_settings(const RunConfig& config) {
   if (config.eval.batches > 0 && config.data.valid.empty())
     idle.push_back(
         fmt::format("[eval] batches = {} without [data] valid: nothing is evaluated", config.eval.batches));
+  if (config.eval.choices_limit && config.eval.choices.empty())
+    idle.push_back(fmt::format("[eval] choices_limit = {} without choices: nothing is answered",
+                               *config.eval.choices_limit));
   if (config.lr.decay == LrDecay::constant && config.lr.min > 0.0)
     idle.push_back(
         fmt::format("[optim] min_lr = {} with schedule = constant: it is not used", config.lr.min));

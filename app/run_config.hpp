@@ -14,6 +14,7 @@
 #include "core/param_spec.hpp"
 #include "core/param_values.hpp"
 #include "io/checkpoint/checkpoint_directory.hpp"
+#include "io/choices/choice_file.hpp"
 #include "io/deck/deck.hpp"
 #include "io/tokens/data_sources.hpp"
 #include "parallel/collectives/simulated_link.hpp"
@@ -55,6 +56,9 @@ struct EvalConfig {
   std::int64_t every = 0;  ///< steps; 0 evaluates only at the end
   /// The maximum number of global batches that an evaluation reads; 0 reads all of the validation data.
   std::int64_t batches = 0;
+  std::string choices{};  ///< file of multiple choice questions; empty for none
+  ChoiceStyle choices_style = ChoiceStyle::llmc;
+  std::optional<std::int64_t> choices_limit{};
 };
 
 enum class GuardPolicy : std::uint8_t { skip, stop };
@@ -99,6 +103,7 @@ struct RunConfig : StepConfig {
   CommConfig comm;
   std::int64_t profile_step = 0;  ///< the step that is traced; 0 for none
   double peak_tflops = 0.0;       ///< of one rank; 0 measures the GEMM rate
+  std::string init;               ///< model whose weights the run begins with; empty for random weights
   std::string run_dir;
   std::string folder;               ///< where relative paths of the resolved deck begin
   std::int64_t ranks_per_node = 0;  ///< as in JobSize
@@ -119,10 +124,13 @@ struct JobSize {
 /// receives every parameter (for plugins and for the resolved deck), including the values that the deck
 /// leaves open: the preset's shape, train.seq_len, train.micro_batch, train.grad_dtype, train.loss_scale,
 /// parallel.data and parallel.shard. Paths are expanded (`expand_path`) in the result, but not in `values`.
-/// `unavailable` is as in `resolve_deck`.
+/// `unavailable` is as in `resolve_deck`. `initial` is the shape of the model that [model] init names: it
+/// gives the shape that the deck leaves open, and must agree with the rest, except that `context` may be
+/// smaller.
 RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, const JobSize& job,
                           DeckErrors& errors, ParamValues& values,
-                          const std::vector<std::pair<std::string, std::string>>& unavailable = {});
+                          const std::vector<std::pair<std::string, std::string>>& unavailable = {},
+                          const std::optional<ModelConfig>& initial = {});
 
 /// Returns what settings of `config` do not do in a run of this length, and what happens instead: "[eval]
 /// every = 100 is more than ...".

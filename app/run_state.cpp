@@ -31,6 +31,18 @@ TokenizerIdentity parse_tokenizer(const Json& json) {
   return {.name = json.text("name"), .ranks = json.text("ranks")};
 }
 
+Json initial_json(const std::optional<InitialWeights>& initial) {
+  if (!initial) return {};
+  return Json::object({{"path", initial->path}, {"kind", initial->kind}, {"digest", initial->digest}});
+}
+
+std::optional<InitialWeights> parse_initial(const Json& json) {
+  if (!json.has("initial") || !json.at("initial").is_object()) return std::nullopt;
+  const Json initial = json.at("initial");
+  return InitialWeights{
+      .path = initial.text("path"), .kind = initial.text("kind"), .digest = initial.text("digest")};
+}
+
 GuardState parse_guard(const Json& json) {
   return {.mean = json.real("mean"),
           .variance = json.real("variance"),
@@ -62,6 +74,11 @@ ReadTotals parse_read(const Json& json) {
 }
 
 }  // namespace
+
+bool may_be_same(const TokenizerIdentity& a, const TokenizerIdentity& b) {
+  if (a.name.empty() || b.name.empty()) return true;
+  return a.name == b.name && (a.ranks == b.ranks || a.ranks.empty() || b.ranks.empty());
+}
 
 std::string state_text(const RunState& state) {
   const Json model = Json::object({{"layers", state.model.layers},
@@ -98,6 +115,7 @@ std::string state_text(const RunState& state) {
                        {"train_data", state.train_data},
                        {"tokenizer", tokenizer},
                        {"folder", state.folder},
+                       {"initial", initial_json(state.initial)},
                        {"evaluation_due", state.evaluation_due},
                        {"mylos", state.code}})
              .dump(2) +
@@ -126,6 +144,7 @@ RunState parse_state(const std::string& text, const std::string& place, std::int
             .train_data = json.has("train_data") ? json.text("train_data") : "",
             .tokenizer = json.has("tokenizer") ? parse_tokenizer(json.at("tokenizer")) : TokenizerIdentity(),
             .folder = json.has("folder") ? json.text("folder") : "",
+            .initial = parse_initial(json),
             .evaluation_due = json.has("evaluation_due") && json.boolean("evaluation_due")};
   });
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "app/read_totals.hpp"
@@ -13,6 +14,15 @@
 #include "io/tokens/sidecar.hpp"
 
 namespace mylos {
+
+/// Where the weights came from with which a run began.
+struct InitialWeights {
+  std::string path;    ///< [model] init, as expanded
+  std::string kind;    ///< "Hugging Face folder"
+  std::string digest;  ///< of the values (digest_of_weights), 16 hexadecimal digits
+
+  std::string text() const { return fmt::format("{} ({}), digest {}", path, kind, digest); }
+};
 
 struct RunState {
   std::int64_t step = 0;
@@ -30,8 +40,12 @@ struct RunState {
   std::string train_data;           ///< TokenDataset::identity; older checkpoints have none
   TokenizerIdentity tokenizer;      ///< of the data; without a name if unknown
   std::string folder;               ///< where relative paths of `deck` begin; empty in older checkpoints
-  bool evaluation_due = false;      ///< an evaluation of these weights is still to be run
+  std::optional<InitialWeights> initial{};  ///< without [model] init, random weights
+  bool evaluation_due = false;              ///< an evaluation of these weights is still to be run
 };
+
+/// Returns whether two tokenizers may be the same: an unknown name or unknown ranks match any.
+bool may_be_same(const TokenizerIdentity& a, const TokenizerIdentity& b);
 
 /// Returns the text of state.json.
 std::string state_text(const RunState& state);

@@ -14,6 +14,8 @@
 
 #include <mpi.h>
 
+#include "app/choice_evaluator.hpp"
+#include "app/opened_model.hpp"
 #include "app/session.hpp"
 #include "app/stop_signals.hpp"
 #include "core/base/expand_path.hpp"
@@ -125,7 +127,8 @@ std::vector<ParamSpec> all_params(const PluginRegistry& plugins) {
 }
 
 Setup make_setup(const std::string& deck_text, const std::string& deck_name, const DeckOverrides& overrides,
-                 const std::string& plugin_path, const JobSize& job, DeckOrigin origin) {
+                 const std::string& plugin_path, const JobSize& job, DeckOrigin origin,
+                 const ShapeOfModel& shape_of) {
   Setup setup;
   setup.plugins = PluginRegistry::discover(plugin_search_path(plugin_path));
   setup.specs = all_params(setup.plugins);
@@ -137,7 +140,14 @@ Setup make_setup(const std::string& deck_text, const std::string& deck_name, con
   setup.deck = Deck::parse(deck_text, deck_name, errors);
   if (origin != DeckOrigin::user) setup.deck.keep_declared(setup.specs);
   for (const auto& [key, value] : overrides) setup.deck.set(key, value, errors);
-  setup.config = make_run_config(setup.deck, setup.specs, job, errors, setup.values, unavailable);
+  std::optional<ModelConfig> initial;
+  if (const DeckEntry* init = setup.deck.find("model.init"); init != nullptr && !init->value.empty()) {
+    initial = at_place(fmt::format("{}: [model] init", init->place.text), [&] {
+      const std::string path = expand_path(init->value);
+      return shape_of ? shape_of(setup.deck, path) : look_at_model(path).model;
+    });
+  }
+  setup.config = make_run_config(setup.deck, setup.specs, job, errors, setup.values, unavailable, initial);
   errors.throw_if_any(origin == DeckOrigin::checkpoint ? ExitCode::bad_data : ExitCode::usage);
   return setup;
 }
@@ -169,14 +179,18 @@ std::int64_t planned_ranks(const CommandLine& line, const std::string& text, con
 
 }  // namespace
 
-Setup planned_setup(const CommandLine& line, const std::string& deck_name) {
+Setup planned_setup(const CommandLine& line, const std::string& deck_name, const ShapeOfModel& shape_of) {
   const StopSignals signals;
   const std::string text = read_deck(deck_name);
   JobSize job{planned_ranks(line, text, deck_name)};
   if (line.has("ranks-per-node")) job.ranks_per_node = line.integer("ranks-per-node");
   if (job.ranks_per_node < 1 || job.ranks % job.ranks_per_node != 0)
     fail(ExitCode::usage, "--ranks-per-node={} must divide --ranks={}", job.ranks_per_node, job.ranks);
-  Setup setup = make_setup(text, deck_name, line.overrides, line.text("plugin-path"), job);
+  Setup setup =
+      make_setup(text, deck_name, line.overrides, line.text("plugin-path"), job, DeckOrigin::user, shape_of);
+  RunConfig& config = setup.config;
+  if (!config.eval.choices.empty())
+    config.cache = choice_cache(config.model.context, config.train.micro_batch * config.train.seq_len);
   take_logits_bytes(setup);
   return setup;
 }
@@ -241,6 +255,17 @@ TokenizerIdentity tokenizer_of(const DataConfig& config, const TokenDataset& tra
   return origin->tokenizer;
 }
 
+namespace {
+
+std::string option_text(const auto& value) {
+  return fmt::format("{}", value);
+}
+std::string option_text(const std::vector<std::string>& values) {
+  return join(values, ", ");
+}
+
+}  // namespace
+
 std::string identity_of(const Setup& setup, const CommandLine& line) {
   // Left out: each node may have its own copy of the data (copies are compared by content), and each rank its
   // own number of threads and its own idea of when the job ends.
@@ -248,12 +273,14 @@ std::string identity_of(const Setup& setup, const CommandLine& line) {
                                               "train.end_margin"};
   std::string text = fmt::format("mylos = {}\n", code_version());
   for (const std::string& argument : line.arguments) text += fmt::format("the argument = {}\n", argument);
-  for (const char* option :
-       {"restart", "step", "max-loss", "prompt", "tokens", "temperature", "top-k", "seed"}) {
+  for (const char* option : {"restart", "step",   "max-loss",    "dtype",  "prompt", "prompts",
+                             "samples", "tokens", "temperature", "top-k",  "top-p",  "repetition-penalty",
+                             "stop",    "seed",   "batch",       "output", "stride", "per-token",
+                             "choices", "style",  "limit"}) {
     const auto given = line.options.find(option);
     text += fmt::format("--{} = ", option);
     if (given != line.options.end())
-      std::visit([&](const auto& value) { text += fmt::format("{}", value); }, given->second);
+      std::visit([&](const auto& value) { text += option_text(value); }, given->second);
     text += '\n';
   }
   DeckErrors ignored;

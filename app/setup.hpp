@@ -60,15 +60,20 @@ int share_text(const MpiRuntime& mpi, const std::function<std::string()>& read, 
 /// Returns mylos' own parameters and those of the plugins that could be loaded.
 std::vector<ParamSpec> all_params(const PluginRegistry& plugins);
 
-/// Parses and checks a deck. Throws an error that lists every problem: ExitCode::usage, or ExitCode::bad_data
-/// for a checkpoint's deck.
+/// Returns the shape of the model at `path`, which `deck` names as [model] init.
+using ShapeOfModel = std::function<ModelConfig(const Deck& deck, const std::string& path)>;
+
+/// Parses and checks a deck. If it has [model] init, calls `shape_of` for its shape (by default
+/// `look_at_model`). Throws an error that lists every problem: ExitCode::usage, or ExitCode::bad_data for a
+/// checkpoint's deck; and what `shape_of` throws.
 Setup make_setup(const std::string& deck_text, const std::string& deck_name, const DeckOverrides& overrides,
-                 const std::string& plugin_path, const JobSize& job, DeckOrigin origin = DeckOrigin::user);
+                 const std::string& plugin_path, const JobSize& job, DeckOrigin origin = DeckOrigin::user,
+                 const ShapeOfModel& shape_of = {});
 
 /// Makes the setup for commands that need no launcher. The number of ranks is `--ranks` or, by default, the
 /// product of parallel.data and parallel.tensor, in which a 0 counts as 1. All ranks are on one node unless
-/// `--ranks-per-node` is given.
-Setup planned_setup(const CommandLine& line, const std::string& deck_name);
+/// `--ranks-per-node` is given. `shape_of` is as in `make_setup`.
+Setup planned_setup(const CommandLine& line, const std::string& deck_name, const ShapeOfModel& shape_of = {});
 
 /// Plans the run of `setup`: its memory, traffic and work per step.
 RunPlan plan_of(const Setup& setup);

@@ -11,19 +11,10 @@
 #include "app/model_state.hpp"
 #include "core/base/number_text.hpp"
 #include "io/report/chrome_trace.hpp"
+#include "parallel/gather_values.hpp"
 #include "parallel/plan/run_plan.hpp"
 
 namespace mylos {
-
-namespace {
-
-/// Returns whether two tokenizers are the same; an unknown name or unknown ranks match any.
-bool is_same(const TokenizerIdentity& a, const TokenizerIdentity& b) {
-  if (a.name.empty() || b.name.empty()) return true;
-  return a.name == b.name && (a.ranks == b.ranks || a.ranks.empty() || b.ranks.empty());
-}
-
-}  // namespace
 
 Trainer::Trainer(TrainerContext context)
     : context_(std::move(context)),
@@ -73,7 +64,7 @@ void Trainer::start(const std::optional<std::string>& restart) {
     restore_from(*reader);
     checkpoints_.abandon_after(step_);
   } else {
-    training_.initialise();
+    begin_with_initial_weights();
   }
   warn_of_idle_settings();
   const double launch_seconds = seconds_since(context_.launched.clock);
@@ -95,6 +86,27 @@ void Trainer::start(const std::optional<std::string>& restart) {
   }
 }
 
+void Trainer::begin_with_initial_weights() {
+  if (config_.init.empty()) return training_.initialise();
+  require(context_.initial != nullptr, "the initial weights were opened");
+  const OpenedModel& source = *context_.initial;
+  // A smaller context takes the first positions.
+  const auto read = [&](const TensorInfo& tensor, const std::vector<TensorPart>& parts) {
+    TensorInfo whole = tensor;
+    if (whole.name == "wpe.weight") whole.shape.front() = source.origin().model.context;
+    source.read(whole, parts);
+  };
+  restore_initial(backend_, read, training_.state());
+  training_.state().settle();
+  std::uint64_t digest = 0;
+  const auto own = static_cast<std::int64_t>(digest_of_weights(backend_, training_.state()));
+  for (const std::int64_t term : gather_values(backend_, session_.grid().group(all_axes), {own}))
+    digest += static_cast<std::uint64_t>(term);
+  initial_ = {.path = config_.init, .kind = source.origin().kind, .digest = fmt::format("{:016x}", digest)};
+  console_.line(fmt::format("       initial weights of {}", initial_->text()));
+  context_.initial.reset();
+}
+
 void Trainer::warn_of_idle_settings() {
   for (const std::string& idle : idle_settings(config_)) console_.warn(idle);
   for (std::int64_t step = step_ + 1; step <= last_step_; ++step) {
@@ -113,8 +125,16 @@ void Trainer::restore_from(CheckpointReader& reader) {
       parse_state(reader.state().json, checkpoints_.path_of(reader.state().step).string() + ": state.json",
                   reader.state().step);
   check_continues(state, config_);
+  if (!reader.has("optimizer.h5")) {
+    fail(ExitCode::bad_data,
+         "the checkpoint of step {} holds weights, but no states of the optimizer: a run cannot continue "
+         "from it, "
+         "but [model] init begins one with its weights",
+         reader.state().step);
+  }
   step_ = reader.state().step;
   sample_ = state.sample;
+  initial_ = state.initial;
   read_.continue_at(sample_, state.read);
   saved_step_ = step_;
   evaluation_due_ = state.evaluation_due && evaluates_after(step_);
@@ -129,7 +149,7 @@ void Trainer::restore_from(CheckpointReader& reader) {
          "the checkpoint of step {} holds the states of another optimizer: {}; continue with that one", step_,
          changes);
   }
-  if (!is_same(state.tokenizer, context_.tokenizer)) {
+  if (!may_be_same(state.tokenizer, context_.tokenizer)) {
     fail(ExitCode::usage,
          "the checkpoint of step {} was trained on tokens of {}, but the data are tokens of {}", step_,
          state.tokenizer.text(), context_.tokenizer.text());
@@ -249,7 +269,7 @@ TrainResult Trainer::preempted() {
 }
 
 bool Trainer::evaluates_after(std::int64_t step) const {
-  return context_.valid_data &&
+  return (context_.valid_data || context_.choices) &&
          (step == config_.limits.steps || (config_.eval.every > 0 && step % config_.eval.every == 0));
 }
 
@@ -354,26 +374,56 @@ bool Trainer::run_evaluation() {
   session_.recorder().set_phase(step_, "evaluation");
   const auto start = Clock::now();
   context_.fault.at(Fault::evaluation, step_);
-  const std::optional<EvalResult> result = evaluate(
-      training_.executor(), backend_, *context_.valid_data, config_.eval.batches * config_.train.global_batch,
-      session_.grid(), [this] { return (stop_request_ = agree_on_stop()) != 0; });
-  if (!result) {
+  const auto is_interrupted = [this] { return (stop_request_ = agree_on_stop()) != 0; };
+  std::optional<EvalResult> losses;
+  std::optional<ChoiceResult> choices;
+  bool is_whole = true;
+  if (context_.valid_data) {
+    losses = evaluate(
+        training_.executor(), backend_, *context_.valid_data, session_.grid(),
+        {.max_windows = config_.eval.batches * config_.train.global_batch, .is_interrupted = is_interrupted});
+    is_whole = losses.has_value();
+  }
+  if (context_.choices && is_whole) {
+    choices = evaluate_choices(training_.executor(), backend_, session_.grid(), config_.cache,
+                               *context_.choices, is_interrupted);
+    is_whole = choices.has_value();
+  }
+  if (!is_whole) {
     console_.line(fmt::format("step {}: the evaluation was interrupted; a restart will run it", step_));
     return false;
   }
-  const double seconds = seconds_since(start);
-  evaluation_seconds_ += seconds;
+  evaluation_seconds_ += seconds_since(start);
+  if (losses) record(*losses);
+  if (choices) record(choices->summary);
+  return true;
+}
+
+void Trainer::record(const EvalResult& result) {
   if (metrics_) {
     metrics_->append("eval", {{"step", static_cast<double>(step_)},
-                              {"loss", result->loss},
-                              {"accuracy", result->accuracy},
-                              {"perplexity", std::exp(result->loss)},
-                              {"tokens", static_cast<double>(result->tokens)}});
+                              {"loss", result.loss},
+                              {"accuracy", result.accuracy},
+                              {"perplexity", std::exp(result.loss)},
+                              {"tokens", static_cast<double>(result.tokens)}});
   }
   console_.line(fmt::format("step {}: validation loss {}, accuracy {:.2f} %, perplexity {} ({} tokens)",
-                            step_, decimals(result->loss, 4), 100.0 * result->accuracy,
-                            decimals(std::exp(result->loss), 2), result->tokens));
-  return true;
+                            step_, decimals(result.loss, 4), 100.0 * result.accuracy,
+                            decimals(std::exp(result.loss), 2), result.tokens));
+}
+
+void Trainer::record(const ChoiceSummary& choices) {
+  if (metrics_) {
+    metrics_->append("choices", {{"step", static_cast<double>(step_)},
+                                 {"examples", static_cast<double>(choices.examples)},
+                                 {"accuracy", choices.accuracy.mean},
+                                 {"accuracy_error", choices.accuracy.error},
+                                 {"normalised_accuracy", choices.normalised_accuracy.mean},
+                                 {"normalised_accuracy_error", choices.normalised_accuracy.error},
+                                 {"right_loss", choices.right_token_loss},
+                                 {"greedy", choices.greedy.mean}});
+  }
+  console_.line(fmt::format("step {}: {}", step_, choices_text(choices)));
 }
 
 RunState Trainer::state() const {
@@ -391,6 +441,7 @@ RunState Trainer::state() const {
           .train_data = context_.samples.dataset().identity(),
           .tokenizer = context_.tokenizer,
           .folder = config_.folder,
+          .initial = initial_,
           .evaluation_due = evaluation_due_};
 }
 

@@ -14,9 +14,11 @@
 #include <string>
 #include <vector>
 
+#include "app/choice_evaluator.hpp"
 #include "app/console.hpp"
 #include "app/evaluator.hpp"
 #include "app/fault.hpp"
+#include "app/opened_model.hpp"
 #include "app/read_totals.hpp"
 #include "app/run_config.hpp"
 #include "app/run_directory.hpp"
@@ -66,9 +68,11 @@ struct TrainerContext {
   double peak_tflops = 0.0;  ///< of one rank
   SampleStream& samples;     ///< to train on
   std::optional<TokenDataset> valid_data;
-  TokenizerIdentity tokenizer;      ///< of both data sets; without a name if unknown
-  double data_seconds = 0.0;        ///< time taken to open the data
-  std::atomic<std::int64_t>& step;  ///< the step queued last; the watchdog's thread reads it
+  TokenizerIdentity tokenizer;               ///< of both data sets; without a name if unknown
+  double data_seconds = 0.0;                 ///< time taken to open the data
+  std::atomic<std::int64_t>& step;           ///< the step queued last; the watchdog's thread reads it
+  std::optional<ChoiceQuestions> choices{};  ///< of [eval] choices
+  std::unique_ptr<OpenedModel> initial{};    ///< of [model] init, for a run without a checkpoint
 };
 
 class Trainer final : private StepDriver {
@@ -76,9 +80,9 @@ class Trainer final : private StepDriver {
   explicit Trainer(TrainerContext context);
   ~Trainer() override;
 
-  /// Starts from initial weights or, if `restart` is given, from a checkpoint: "newest" means the newest
-  /// undamaged one, "step_N" that of step N. With "newest", warns and uses initial weights if there are no
-  /// checkpoints.
+  /// Starts from initial weights, random or those of [model] init, or, if `restart` is given, from a
+  /// checkpoint: "newest" means the newest undamaged one, "step_N" that of step N. With "newest", warns and
+  /// uses initial weights if there are no checkpoints.
   void start(const std::optional<std::string>& restart);
   /// Trains until the last step, a stop request or a failure that the guard reports.
   TrainResult run();
@@ -104,6 +108,7 @@ class Trainer final : private StepDriver {
   static constexpr int wall_clock_request = -1;
 
   void restore_from(CheckpointReader& reader);
+  void begin_with_initial_weights();
   /// Renames the traces of later steps: they belong to the history that this run gives up.
   void set_aside_traces();
   /// Warns of settings that change nothing in the steps that follow.
@@ -125,6 +130,8 @@ class Trainer final : private StepDriver {
   int agree_on_stop();
   /// Returns false if the evaluation was interrupted.
   bool run_evaluation();
+  void record(const EvalResult& result);
+  void record(const ChoiceSummary& choices);
   void write_checkpoint(bool ends_run);
   void start_pending_checkpoint();
   /// Records a checkpoint that was written and read back, if there is one.
@@ -159,6 +166,7 @@ class Trainer final : private StepDriver {
   std::deque<QueuedStep> queued_;
   int stop_request_ = 0;         // a signal or `wall_clock_request`; 0 if there is none
   bool evaluation_due_ = false;  // an evaluation of the weights after `step_`
+  std::optional<InitialWeights> initial_;
   std::int64_t saved_step_ = -1;
   bool checkpoint_due_ = false;
   double checkpoint_seconds_ = 0.0;                    // since the last row of metrics

@@ -14,12 +14,15 @@
 #include "core/base/error.hpp"
 #include "core/base/join.hpp"
 #include "core/base/what_is_at.hpp"
+#include "core/model/parameters.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/checkpoint/checkpoint_manifest.hpp"
 #include "io/file_util.hpp"
 #include "io/json.hpp"
 #include "io/metrics/metrics.hpp"
+#include "io/models/model_file.hpp"
 #include "io/tokens/content_kind.hpp"
+#include "io/tokens/hugging_face_tokenizer.hpp"
 #include "io/tokens/token_dataset.hpp"
 
 namespace mylos {
@@ -108,6 +111,29 @@ std::string inspect_tokens(const fs::path& path) {
                      join(shown, " "));
 }
 
+/// A model in another program's format: what its headers say.
+std::string inspect_model(const fs::path& path) {
+  std::string warnings;
+  const auto file =
+      open_model_file(path, [&](const std::string& text) { warnings += fmt::format("warning: {}\n", text); });
+  const ModelDescription& found = file->description();
+  const ModelConfig& model = found.model;
+  std::string text = fmt::format(
+      "{}: {}, {} parameters, {}\nmodel: layers {}, heads {}, width {}, context {}, vocabulary {}, {}, "
+      "dropout "
+      "{}\n",
+      path.string(), found.format, parameters_of(model).num_parameters(), name_of(found.dtype), model.layers,
+      model.heads, model.width, model.context, model.vocab, model.tied ? "tied" : "untied", model.dropout);
+  std::error_code unknown;
+  if (fs::is_directory(path, unknown)) {
+    const FoundTokenizer tokenizer = find_tokenizer(path);
+    text += tokenizer.tokenizer != nullptr
+                ? fmt::format("tokenizer: {}\n", tokenizer.tokenizer->identity().text())
+                : fmt::format("tokenizer: none that mylos has: {}\n", tokenizer.reason);
+  }
+  return text + warnings;
+}
+
 }  // namespace
 
 std::string inspect(IoThread& io, const fs::path& path) {
@@ -120,6 +146,7 @@ std::string inspect(IoThread& io, const fs::path& path) {
   }
   if (fs::exists(path / "checkpoints", error)) return inspect_run(io, path);
   if (fs::is_directory(path, error)) {
+    if (!fs::exists(path / "manifest.json", error) && is_model_file(path)) return inspect_model(path);
     if (!fs::exists(path / "manifest.json", error))
       fail(ExitCode::bad_data, "{} is neither a run nor a checkpoint: there is {} without manifest.json",
            path.string(), what_is_at(path));
@@ -135,6 +162,7 @@ std::string inspect(IoThread& io, const fs::path& path) {
   std::int32_t magic = 0;
   std::memcpy(&magic, head.data(), sizeof(magic));
   if (magic == token_file_magic) return inspect_tokens(path);
+  if (is_model_file(path)) return inspect_model(path);
   if (own == "checkpoint's file")
     fail(ExitCode::bad_data, "{} is a file of a checkpoint: mylos inspect {}", path.string(),
          path.parent_path().string());
@@ -144,7 +172,8 @@ std::string inspect(IoThread& io, const fs::path& path) {
                            : !kind.empty()             ? std::string(kind)
                            : is_surely_text(beginning) ? "a text (inspect --program shows what a deck runs)"
                                                        : what_is_at(path);
-  fail(ExitCode::bad_data, "{} is {}, neither a run, nor a checkpoint, nor a metrics file, nor a token file",
+  fail(ExitCode::bad_data,
+       "{} is {}, neither a run, nor a checkpoint, nor a model, nor a metrics file, nor a token file",
        path.string(), what);
 }
 

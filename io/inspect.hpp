@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Inspect: the content of a run, checkpoint, token file or metrics file, as text.
+// Inspect: the content of a run, checkpoint, model, token file or metrics file, as text.
 #pragma once
 
 #include <filesystem>

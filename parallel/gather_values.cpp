@@ -5,29 +5,37 @@
 #include <cstddef>
 #include <iterator>
 
-#include "core/memory/device_buffer.hpp"
-
 namespace mylos {
 
-std::vector<std::int64_t> gather_values(ComputeBackend& backend, Communicator& group,
-                                        const std::vector<std::int64_t>& own) {
+ValueGatherer::ValueGatherer(ComputeBackend& backend, Communicator& group, std::size_t count)
+    : backend_(backend), group_(group), count_(count) {
   const auto ranks = static_cast<std::size_t>(group.size());
-  if (ranks == 1) return own;
+  if (ranks > 1)
+    buffer_.emplace(backend, ledger_, MemoryCategory::communication,
+                    count * sizeof(std::int64_t) * (ranks + 1), "mylos::gather_values");
+}
+
+std::vector<std::int64_t> ValueGatherer::gather(const std::vector<std::int64_t>& own) {
+  require(own.size() == count_, "every rank has the same number of values");
+  if (!buffer_) return own;
+  const auto ranks = static_cast<std::size_t>(group_.size());
   std::vector<std::int64_t> all(own.size() * ranks);
-  MemoryLedger ledger;  // not the run's: these few bytes live for one call
   const std::size_t own_bytes = own.size() * sizeof(std::int64_t);
-  const DeviceBuffer buffer(backend, ledger, MemoryCategory::communication, own_bytes * (ranks + 1),
-                            "mylos::gather_values");
-  auto* device = static_cast<std::int64_t*>(buffer.data());
+  auto* device = static_cast<std::int64_t*>(buffer_->data());
   const auto count = std::ssize(own);
-  backend.copy_to_device(own.data(), device, own_bytes);
-  group
+  backend_.copy_to_device(own.data(), device, own_bytes);
+  group_
       .all_gather({device, DType::int64, {count}},
                   {device + count, DType::int64, {count * static_cast<std::int64_t>(ranks)}})
       .wait();
-  backend.copy_to_host(device + count, all.data(), own_bytes * ranks);
-  backend.synchronize();
+  backend_.copy_to_host(device + count, all.data(), own_bytes * ranks);
+  backend_.synchronize();
   return all;
+}
+
+std::vector<std::int64_t> gather_values(ComputeBackend& backend, Communicator& group,
+                                        const std::vector<std::int64_t>& own) {
+  return ValueGatherer(backend, group, own.size()).gather(own);
 }
 
 std::string agree_on_problem(ComputeBackend& backend, Communicator& world, std::string problem) {

@@ -2,11 +2,14 @@
 // gather_values: a few integers of every rank, on every rank; agree_on_problem: the problem of one, on all.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/communication/communicator.hpp"
+#include "core/memory/device_buffer.hpp"
 #include "core/ops/compute_backend.hpp"
 
 namespace mylos {
@@ -16,6 +19,24 @@ namespace mylos {
 /// decisions, not for steps.
 std::vector<std::int64_t> gather_values(ComputeBackend& backend, Communicator& group,
                                         const std::vector<std::int64_t>& own);
+
+/// Does the same again and again with memory of its own: to free device memory may end the recordings of CUDA
+/// graphs.
+class ValueGatherer {
+ public:
+  /// For `count` values of each rank of `group`. All arguments must outlive the object.
+  ValueGatherer(ComputeBackend& backend, Communicator& group, std::size_t count);
+
+  /// Returns the values of all ranks, one rank after another. Collective.
+  std::vector<std::int64_t> gather(const std::vector<std::int64_t>& own);
+
+ private:
+  ComputeBackend& backend_;
+  Communicator& group_;
+  std::size_t count_;
+  MemoryLedger ledger_;                 // not the run's: a few bytes
+  std::optional<DeviceBuffer> buffer_;  // empty for one rank
+};
 
 /// Returns the problem of the lowest rank that has one, or "". Collective over `world`: a rank that has found
 /// nothing must not go on to a collective that the others never enter.

@@ -32,7 +32,7 @@ struct Command {
 };
 
 extern const Command train_command, eval_command, generate_command, tokenize_command, inspect_command,
-    report_command, help_command, version_command;
+    convert_command, report_command, help_command, version_command;
 
 /// Runs the subcommand that the arguments name, by default `help`, and returns its exit code. Throws
 /// ExitCode::usage for an unknown command or option, ExitCode::io if the output cannot be written.

@@ -1,92 +1,33 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
-#include <filesystem>
-#include <numeric>
+#include <optional>
+#include <utility>
 
+#include "app/choice_evaluator.hpp"
 #include "app/commands/commands.hpp"
 #include "app/inference.hpp"
-#include "app/run_directory.hpp"
+#include "app/prompts.hpp"
+#include "app/text_generator.hpp"
 #include "core/base/expand_path.hpp"
 #include "core/base/join.hpp"
 #include "core/base/say.hpp"
+#include "io/file_util.hpp"
+#include "io/json.hpp"
 #include "io/tokens/content_kind.hpp"
-#include "io/tokens/tokenizer.hpp"
 
 namespace mylos {
 
-namespace fs = std::filesystem;
-
 namespace {
 
-struct Sampling {
-  double temperature = 1.0;  ///< 0 takes the most likely token
-  std::int64_t top_k = 0;    ///< 0 draws from all tokens
-  PhiloxKey key;
-};
-
-/// Draws a token; the random number depends only on the key and `index`.
-std::int32_t draw(const std::vector<float>& logits, const Sampling& sampling, std::int64_t index) {
-  std::vector<std::int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto size = static_cast<std::int64_t>(order.size());
-  const bool greedy = sampling.temperature <= 0.0;
-  const std::int64_t k = greedy ? 1 : sampling.top_k > 0 ? std::min(sampling.top_k, size) : size;
-  const auto logit = [&](std::int32_t token) { return logits[static_cast<std::size_t>(token)]; };
-  if (!std::ranges::all_of(logits, [](float value) { return std::isfinite(value); }))
-    fail(ExitCode::numerical, "the model's logits of token {} are not finite", index + 1);
-  std::ranges::partial_sort(order, order.begin() + k, std::greater{}, logit);
-  if (k == 1) return order.front();
-
-  std::vector<double> cumulative;
-  double total = 0.0;
-  for (std::int64_t i = 0; i < k; ++i) {
-    total +=
-        std::exp((logit(order[static_cast<std::size_t>(i)]) - logit(order.front())) / sampling.temperature);
-    cumulative.push_back(total);
-  }
-  const PhiloxBlock random = philox(sampling.key, static_cast<std::uint32_t>(index), 0, 0, 0);
-  const double at = total * uniform01(random.x[0]);
-  const auto chosen = std::ranges::upper_bound(cumulative, at) - cumulative.begin();
-  return order[static_cast<std::size_t>(std::min<std::int64_t>(chosen, k - 1))];
-}
-
-/// The text of standard input. Throws ExitCode::bad_data if it is not a text.
-std::string read_prompt() {
-  std::string text = read_standard_input();
-  const std::string_view kind = known_format(std::string_view(text).substr(0, content_head_bytes)).name;
-  if (!kind.empty()) fail(ExitCode::bad_data, "{} is {}, not a text in UTF-8", standard_input_name, kind);
-  if (text.starts_with(utf8_mark)) text.erase(0, utf8_mark.size());
-  return text;
-}
-
-/// Returns the tokenizer of a run or checkpoint. Merge ranks, if it has any, are read from the file that the
-/// command line names, otherwise from the run's copy, otherwise from the deck's file.
-std::unique_ptr<Tokenizer> tokenizer_of(const CommandLine& line, const DataConfig& data,
-                                        const std::string& folder) {
-  if (!tokenizer_kind(data.tokenizer).has_ranks) return make_tokenizer(data.tokenizer);
-  const fs::path place = fs::absolute(line.argument(0, "a run directory or a checkpoint")).lexically_normal();
-  std::vector<std::string> files = {RunPaths{place}.ranks(),
-                                    RunPaths{place / ".." / ".."}.ranks().lexically_normal()};
-  // A relative path of the run's deck begins in the folder where it was started.
-  if (!data.ranks.empty() && !folder.empty()) files.push_back(fs::path(folder) / data.ranks);
-  if (!data.ranks.empty()) files.push_back(data.ranks);
-  if (line.has("ranks")) files = {expand_path(line.text("ranks"))};
-  const auto file = std::ranges::find_if(files, [](const std::string& path) {
-    std::error_code unknown;
-    return fs::exists(path, unknown);
-  });
-  if (file == files.end()) {
-    fail(ExitCode::usage, "the ranks of {} were not found; looked for: {}; name them with --ranks=FILE",
-         data.tokenizer, join(files, ", "));
-  }
-  return make_tokenizer(fmt::format("{}={}", data.tokenizer, *file));
-}
-
 std::vector<CommandOption> options() {
-  return {
+  std::vector<CommandOption> own = {
       {"prompt", OptionKind::text, "text to continue; - takes standard input", ""},
+      {"prompts", OptionKind::text,
+       "file with a JSON object per line, whose `prompt` is a text or whose `tokens` are ids; - takes "
+       "standard "
+       "input"},
+      {"samples", OptionKind::integer, "number of texts to generate from each prompt", "1", {}, 1},
       {"tokens",
        OptionKind::integer,
        "largest number of tokens to generate; <|endoftext|> ends the text earlier",
@@ -100,66 +41,234 @@ std::vector<CommandOption> options() {
        {},
        0},
       {"top-k", OptionKind::integer, "draw from the k most likely tokens; 0 draws from all", "40", {}, 0},
+      {"top-p", OptionKind::real,
+       "draw from the fewest most likely tokens whose probabilities add up to this", "1"},
+      {"repetition-penalty", OptionKind::real,
+       "makes tokens of the prompt and of the text so far less likely, if it is larger than 1", "1"},
       {"seed", OptionKind::integer, "seed of the random draws", "1", {}, 0},
-      {"ranks", OptionKind::text,
-       "GPT-2's merge ranks, instead of the run's copy: a .tiktoken file, vocab.json next to merges.txt, "
-       "or the folder that contains both"},
-      step_option(),
+      {"stop", OptionKind::texts, "the text ends before this text; may be given several times"},
+      {"batch",
+       OptionKind::integer,
+       "texts that a data rank continues at once; 8 at most by default",
+       {},
+       {},
+       1},
+      {"output", OptionKind::text,
+       "write a JSON object per text to this file: prompt, sample, text, tokens, logprobs, finish"},
   };
+  const std::vector<CommandOption> common = inference_options();
+  own.insert(own.end(), common.begin(), common.end());
+  return own;
 }
 
-int run(const CommandLine& line) {
-  return with_inference(line, 1, false, [&](const MpiRuntime& mpi, Inference& model) {
-    const RunConfig& config = model.setup.config;
-    if (config.data.tokenizer == "none") {
-      fail(ExitCode::usage, "[data] tokenizer = none: mylos cannot turn this model's tokens into text");
-    }
-    if (mpi.rank() == 0 && line.has("ranks") && !tokenizer_kind(config.data.tokenizer).has_ranks)
-      say(stderr, "warning: --ranks is not used: the run's tokenizer, {}, has no ranks\n",
-          config.data.tokenizer);
-    const auto tokenizer = tokenizer_of(line, config.data, config.folder);
-    std::string prompt = line.text("prompt");
-    if (prompt == "-") {
-      if (const int code = share_text(mpi, read_prompt, prompt)) return code;
-    }
-    std::vector<std::uint16_t> text = tokenizer->encode(prompt);
-    const bool unprompted = text.empty();
-    if (unprompted) text.push_back(tokenizer->end_of_text());
+Sampling sampling_of(const CommandLine& line) {
+  const Sampling sampling{.temperature = line.real("temperature"),
+                          .top_k = line.integer("top-k"),
+                          .top_p = line.real("top-p"),
+                          .repetition_penalty = line.real("repetition-penalty"),
+                          .seed = static_cast<std::uint64_t>(line.integer("seed"))};
+  check_sampling(sampling);
+  return sampling;
+}
 
-    Sampling sampling;
-    sampling.temperature = line.real("temperature");
-    sampling.top_k = line.integer("top-k");
-    sampling.key = stream_key(static_cast<std::uint64_t>(line.integer("seed")), "generate");
-    const bool speaks = mpi.rank() == 0;
-    if (speaks) fmt::print("{}", prompt);
-    const std::int64_t seq = config.train.seq_len;
-    std::vector<std::int32_t> window(static_cast<std::size_t>(seq + 1));
-    const std::int64_t wanted = line.integer("tokens");
-    for (std::int64_t i = 0; i < wanted; ++i) {
-      const auto length = std::min<std::int64_t>(static_cast<std::int64_t>(text.size()), seq);
-      std::ranges::fill(window, 0);
-      std::copy(text.end() - length, text.end(), window.begin());
-      model.executor->load_evaluation(window);
-      const std::int32_t own = draw(model.executor->logits(length - 1), sampling, i);
-      const std::int32_t token = std::stoi(mpi.broadcast(std::to_string(own)));  // the same text on all ranks
-      text.push_back(static_cast<std::uint16_t>(token));
-      if (token == tokenizer->end_of_text()) break;
-      if (speaks) {
-        fmt::print("{}", tokenizer->decode({&text.back(), 1}));
-        std::fflush(stdout);
-      }
+/// The text of standard input. Throws ExitCode::bad_data if it is not a text.
+std::string read_prompt() {
+  std::string text = read_standard_input();
+  const std::string_view kind = known_format(std::string_view(text).substr(0, content_head_bytes)).name;
+  if (!kind.empty()) fail(ExitCode::bad_data, "{} is {}, not a text in UTF-8", standard_input_name, kind);
+  if (text.starts_with(utf8_mark)) text.erase(0, utf8_mark.size());
+  return text;
+}
+
+/// `mylos generate`, from the command line to the output.
+class Generation {
+ public:
+  explicit Generation(const CommandLine& line) : line_(line) {}
+
+  /// Makes the prompts and plans the cache.
+  int prepare(const MpiRuntime& mpi, Inference& model) {
+    RunConfig& config = model.setup.config;
+    if (const int code = run_agreed(mpi, [&] { take_tokenizer(mpi, model); })) return code;
+    if (const int code = take_prompts(mpi, config.model)) return code;
+    const auto check_output = [&] {
+      if (mpi.rank() != 0 || !line_.has("output")) return;
+      std::vector<std::filesystem::path> inputs;
+      if (line_.has("prompts")) inputs.emplace_back(expand_path(line_.text("prompts")));
+      output_file(line_, "output", inputs);
+    };
+    if (const int code = run_agreed(mpi, check_output)) return code;
+    constexpr std::int64_t most_rows = 8;
+    constexpr std::int64_t most_texts = 1'000'000;
+    const std::int64_t samples = line_.integer("samples");
+    if (samples > most_texts / std::ssize(prompts_)) {
+      return run_agreed(mpi, [&] {
+        fail(ExitCode::usage, "--samples={} of {} prompts: a call generates at most {} texts", samples,
+             prompts_.size(), most_texts);
+      });
     }
-    if (speaks) fmt::print("\n");
-    if (speaks && wanted == 0) say(stderr, "warning: --tokens=0 generates nothing\n");
+    const std::int64_t texts = std::ssize(prompts_) * samples;
+    const std::int64_t own = (texts + config.parallel.data - 1) / config.parallel.data;
+    const std::int64_t batch = line_.has("batch") ? line_.integer("batch") : most_rows;
+    config.cache = generation_cache(config.model.context, std::min(own, batch));
     return 0;
-  });
+  }
+
+  int run(const MpiRuntime& mpi, Inference& model) {
+    const bool speaks = mpi.rank() == 0;
+    // Only one text can be shown while it is generated.
+    const bool streams =
+        tokenizer_ != nullptr && !line_.has("output") && std::ssize(prompts_) * line_.integer("samples") == 1;
+    const auto show = [&](std::string_view text) {
+      if (!streams || !speaks || text.empty()) return;
+      fmt::print("{}", text);
+      std::fflush(stdout);
+    };
+    if (streams) show(text_of_prompt(0));
+    TextGenerator generator(model.session->compute(), model.session->grid(), *model.program, *model.executor,
+                            settings_);
+    const std::vector<Completion> own = generator.run(jobs_of(model.session->grid()), show);
+    if (streams && speaks) fmt::print("\n");
+    std::string lines;
+    for (const Completion& completion : own) lines += completion_line(completion);
+    const std::vector<std::string> all = model.session->gather(lines);
+    std::vector<std::string> dropped = model.session->gather(generator.has_dropped() ? "yes" : "");
+    if (!speaks) return 0;
+    if (settings_.most_tokens == 0) say(stderr, "warning: --tokens=0 generates nothing\n");
+    if (std::ranges::any_of(dropped, [](const std::string& text) { return !text.empty(); })) {
+      say(stderr,
+          "mylos: the context of {} tokens was full, and lost its older half so that the text could go on\n",
+          model.setup.config.model.context);
+    }
+    if (streams) return 0;
+    const ParallelLayout& layout = model.setup.config.parallel;
+    const std::vector<std::string> ordered = interleaved_lines(all, [&](std::size_t rank) {
+      return layout.coordinates(static_cast<int>(rank)).index(Axis::tensor) > 0;
+    });
+    if (line_.has("output")) {
+      write_output(expand_path(line_.text("output")), join(ordered, ""));
+    } else {
+      std::ranges::for_each(ordered, [&](const std::string& text) { print(text); });
+    }
+    return 0;
+  }
+
+ private:
+  void take_tokenizer(const MpiRuntime& mpi, const Inference& model) {
+    settings_ = {.sampling = sampling_of(line_),
+                 .most_tokens = line_.integer("tokens"),
+                 .stop_texts = line_.texts("stop")};
+    check_stop_texts(settings_.stop_texts);
+    if (line_.has("prompts") && !line_.text("prompt").empty())
+      fail(ExitCode::usage, "--prompt and --prompts exclude each other");
+    std::string reason;
+    tokenizer_ = find_model_tokenizer(line_, model, &reason);
+    settings_.tokenizer = tokenizer_.get();
+    if (tokenizer_ == nullptr && !line_.has("prompts")) {
+      fail(ExitCode::usage, "mylos cannot turn this model's tokens into text: {}; give tokens with --prompts",
+           reason);
+    }
+    if (tokenizer_ == nullptr && !settings_.stop_texts.empty())
+      fail(ExitCode::usage, "--stop needs the model's tokenizer: {}", reason);
+    if (mpi.rank() == 0 && line_.has("ranks") && tokenizer_ != nullptr &&
+        tokenizer_->identity().ranks.empty()) {
+      say(stderr, "warning: --ranks is not used: the run's tokenizer, {}, has no ranks\n",
+          tokenizer_->identity().name);
+    }
+  }
+
+  int take_prompts(const MpiRuntime& mpi, const ModelConfig& model) {
+    const bool is_list = line_.has("prompts");
+    const std::string name = line_.text(is_list ? "prompts" : "prompt");
+    std::string text = name;
+    const auto read = [&] {
+      if (name == "-") return is_list ? read_standard_input() : read_prompt();
+      return is_list ? read_text_file(input_file(line_, "prompts"), most_prompts_bytes) : name;
+    };
+    if (is_list || name == "-") {
+      if (const int code = share_text(mpi, read, text)) return code;
+    }
+    return run_agreed(mpi, [&] {
+      prompts_ = {text};
+      if (is_list) prompts_ = parse_prompts(text, name, {model.vocab, tokenizer_ != nullptr});
+      std::int64_t cut = 0;
+      for (const Prompt& prompt : prompts_) {
+        tokens_.push_back(tokens_of(prompt));
+        cut += dropped_tokens(std::ssize(tokens_.back()), model.context, true) > 0 ? 1 : 0;
+      }
+      if (cut > 0 && mpi.rank() == 0) {
+        say(stderr, "mylos: {} longer than the context: only the newest {} tokens of each are read\n",
+            cut == 1 ? "a prompt is" : fmt::format("{} prompts are", cut), model.context);
+      }
+    });
+  }
+
+  std::vector<std::int32_t> tokens_of(const Prompt& prompt) const {
+    if (const auto* ids = std::get_if<std::vector<std::int32_t>>(&prompt)) return *ids;
+    const std::vector<std::uint16_t> ids = tokenizer_->encode(std::get<std::string>(prompt));
+    if (ids.empty()) return {tokenizer_->end_of_text()};
+    return {ids.begin(), ids.end()};
+  }
+
+  std::string text_of_prompt(std::size_t prompt) const {
+    if (const auto* text = std::get_if<std::string>(&prompts_[prompt])) return *text;
+    if (tokenizer_ == nullptr) return "";
+    std::string text;
+    for (const std::int32_t id : tokens_[prompt]) {
+      const auto token = static_cast<std::uint16_t>(id);
+      if (id < tokenizer_->vocab_size()) text += tokenizer_->decode({&token, 1});
+    }
+    return text;
+  }
+
+  /// The texts of this rank: text i, in the order of prompts and samples, is of data rank i mod D.
+  std::vector<TextJob> jobs_of(const ProcessGrid& grid) const {
+    const std::int64_t readers = grid.coordinates().extent(sample_axes);
+    const std::int64_t samples = line_.integer("samples");
+    std::vector<TextJob> jobs;
+    for (std::int64_t i = grid.coordinates().index(sample_axes); i < std::ssize(prompts_) * samples;
+         i += readers)
+      jobs.push_back({.prompt = i / samples,
+                      .sample = i % samples,
+                      .tokens = tokens_[static_cast<std::size_t>(i / samples)]});
+    return jobs;
+  }
+
+  /// Prints a text of several.
+  void print(const std::string& completion) const {
+    const Json json = Json::parse(completion);
+    const std::int64_t prompt = json.integer("prompt");
+    fmt::print("== prompt {}, sample {} ({})\n", prompt, json.integer("sample"), json.text("finish"));
+    if (tokenizer_ == nullptr) {
+      for (const std::int64_t token : json.integers("tokens")) fmt::print("{} ", token);
+      fmt::print("\n");
+    } else {
+      fmt::print("{}{}\n", text_of_prompt(static_cast<std::size_t>(prompt)), json.text("text"));
+    }
+  }
+
+  static constexpr std::size_t most_prompts_bytes = std::size_t{1} << 30U;
+
+  const CommandLine& line_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  GenerationSettings settings_;
+  std::vector<Prompt> prompts_;
+  std::vector<std::vector<std::int32_t>> tokens_;  // of the prompts
+};
+
+int run(const CommandLine& line) {
+  Generation generation(line);
+  return with_inference(
+      line,
+      {.batch = 1,
+       .prepare = [&](const MpiRuntime& mpi, Inference& model) { return generation.prepare(mpi, model); },
+       .run = [&](const MpiRuntime& mpi, Inference& model) { return generation.run(mpi, model); }});
 }
 
 }  // namespace
 
 const Command generate_command{.name = "generate",
-                               .arguments = "RUN|CHECKPOINT",
-                               .summary = "generate text from a checkpoint",
+                               .arguments = model_argument,
+                               .summary = "continue texts with a model",
                                .options = options,
                                .run = run,
                                .takes_overrides = true};

@@ -79,14 +79,15 @@ int run(const CommandLine& line) {
 
 }  // namespace
 
-const Command inspect_command{.name = "inspect",
-                              .arguments = "PATH",
-                              .summary =
-                                  "show a run, checkpoint, llm.c token file, metrics file or plugin; with "
-                                  "--program, a deck's operations",
-                              .options = options,
-                              .run = run,
-                              .takes_overrides = true,
-                              .processes = Processes::first};
+const Command inspect_command{
+    .name = "inspect",
+    .arguments = "PATH",
+    .summary =
+        "show a run, checkpoint, model, llm.c token file, metrics file or plugin; with "
+        "--program, a deck's operations",
+    .options = options,
+    .run = run,
+    .takes_overrides = true,
+    .processes = Processes::first};
 
 }  // namespace mylos

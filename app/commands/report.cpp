@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/commands/report.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "app/commands/commands.hpp"
+#include "app/run_state.hpp"
 #include "app/step_record.hpp"
 #include "core/base/expand_path.hpp"
 #include "core/base/say.hpp"
 #include "core/base/what_is_at.hpp"
 #include "core/memory/memory_ledger.hpp"
+#include "io/checkpoint/checkpoint_directory.hpp"
 #include "io/deck/deck.hpp"
 #include "io/json.hpp"
 #include "io/report/chrome_trace.hpp"
@@ -56,6 +59,24 @@ std::vector<std::pair<std::string, std::string>> source_facts(const std::string&
   return facts;
 }
 
+/// Where the run's weights began: as its newest checkpoint says or, if there is none that says it, the deck.
+std::string initial_weights(const RunPaths& paths, const std::string& deck_text) {
+  try {
+    const std::vector<std::int64_t> steps = list_steps(paths.checkpoints());
+    if (!steps.empty()) {
+      const std::int64_t step = std::ranges::max(steps);
+      const std::filesystem::path file = paths.checkpoints() / step_name(step) / "state.json";
+      const RunState state = parse_state(read_text_file(file), file.string(), step);
+      return state.initial ? state.initial->text() : "random";
+    }
+  } catch (const Error&) {  // a damaged checkpoint
+  }
+  DeckErrors ignored;
+  const Deck deck = Deck::parse(deck_text, "the resolved deck", ignored);
+  const DeckEntry* init = deck.find("model.init");
+  return init == nullptr || init->value.empty() ? "random" : init->value;
+}
+
 /// Throws ExitCode::bad_data, naming what is there, if `paths` are not those of a run.
 void check_run(const RunPaths& paths) {
   std::error_code unknown;
@@ -74,6 +95,7 @@ void write_report(IoThread& io, const RunPaths& paths, const std::filesystem::pa
   data.title = paths.root.filename().empty() ? paths.root.parent_path().filename() : paths.root.filename();
   data.steps = read_metrics(io, paths.metrics(), "steps");
   data.evaluations = read_metrics(io, paths.metrics(), "eval");
+  data.choices = read_metrics(io, paths.metrics(), "choices");
   data.launches = read_metrics(io, paths.metrics(), "launches");
   data.checkpoints = read_metrics(io, paths.metrics(), "checkpoints");
   if (std::filesystem::exists(paths.resolved_deck())) data.deck_text = read_text_file(paths.resolved_deck());
@@ -95,7 +117,8 @@ void write_report(IoThread& io, const RunPaths& paths, const std::filesystem::pa
                 {"threads per rank", last_of(data.launches, "threads", "{:.0f}")},
                 {"peak that MFU refers to", last_of(data.launches, "peak_tflops", "{:.3g} TFLOP/s per rank")},
                 {"MFU counts", "6N + 12LCT FLOPs per token"},
-                {"mylos", fmt::format("{} ({})", said("mylos", "unknown"), said("git", "unknown"))}};
+                {"mylos", fmt::format("{} ({})", said("mylos", "unknown"), said("git", "unknown"))},
+                {"initial weights", initial_weights(paths, data.deck_text)}};
   for (auto& fact : source_facts(data.deck_text, data.steps)) data.facts.push_back(std::move(fact));
   for (int i = 0; i < num_memory_categories; ++i) {
     const std::string name(name_of(static_cast<MemoryCategory>(i)));

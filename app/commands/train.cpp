@@ -14,6 +14,7 @@
 #include "app/commands/report.hpp"
 #include "app/environment.hpp"
 #include "app/launch.hpp"
+#include "app/opened_model.hpp"
 #include "app/plan_files.hpp"
 #include "app/plan_text.hpp"
 #include "app/processors.hpp"
@@ -25,6 +26,7 @@
 #include "core/base/host.hpp"
 #include "core/base/join.hpp"
 #include "core/base/say.hpp"
+#include "core/base/what_is_at.hpp"
 #include "io/tokens/bpe_tokenizer.hpp"
 
 namespace mylos {
@@ -52,14 +54,41 @@ void note_past_end(Setup& setup, std::vector<std::string>& notes) {
   end.reset();
 }
 
+/// The shape of the model of a run that is continued, whose initial weights may be gone: that of its resolved
+/// deck or, if there is none, that of the model at `path`.
+ModelConfig shape_to_continue(Deck deck, const std::string& path) {
+  const DeckEntry* directory = deck.find("run.dir");
+  std::error_code unknown;
+  if (directory == nullptr) return look_at_model(path).model;
+  const std::filesystem::path resolved = RunPaths{expand_path(directory->value)}.resolved_deck();
+  DeckErrors ignored;
+  if (std::filesystem::exists(resolved, unknown))
+    deck = Deck::parse(read_text_file(resolved), resolved.string(), ignored);
+  const auto number = [&](const char* key) {
+    const DeckEntry* entry = deck.find(key);
+    return entry == nullptr ? 0 : std::atoll(entry->value.c_str());
+  };
+  const DeckEntry* tied = deck.find("model.tied");
+  const ModelConfig shape{.layers = number("model.layers"),
+                          .heads = number("model.heads"),
+                          .width = number("model.width"),
+                          .context = number("model.context"),
+                          .vocab = number("model.vocab"),
+                          .tied = tied == nullptr || tied->value == "true"};
+  const bool is_whole =
+      shape.layers > 0 && shape.heads > 0 && shape.width > 0 && shape.context > 0 && shape.vocab > 0;
+  return is_whole ? shape : look_at_model(path).model;
+}
+
 int dry_run(const CommandLine& line, const std::string& name) {
-  Setup setup = planned_setup(line, name);
+  const std::optional<std::string> restart = parse_restart(line);
+  Setup setup = planned_setup(line, name, restart ? shape_to_continue : ShapeOfModel());
   std::vector<std::string> notes;
   note_past_end(setup, notes);
   for (const std::string& note : notes) say(stderr, "mylos: {}\n", note);
   fmt::print("{}", plan_text(setup.config, plan_of(setup)));
   if (line.flag("layout")) fmt::print("\n{}", layout_text(setup.config));
-  fmt::print("{}", files_text(setup, parse_restart(line)));
+  fmt::print("{}", files_text(setup, restart));
   if (std::fflush(stdout) != 0) fail(ExitCode::io, "the plan cannot be printed");
   return 0;
 }
@@ -97,6 +126,101 @@ void reuse_choices(Setup& setup, const RunPaths& paths) {
   if (backend.threads == 0 && threads <= most) backend.threads = threads;
 }
 
+/// The merge ranks that come with the model of [model] init, if they may be those of `identity`; otherwise
+/// "".
+std::string initial_ranks(const std::string& init, const TokenizerIdentity& identity) {
+  std::error_code unknown;
+  if (init.empty()) return "";
+  for (const std::filesystem::path& file : ranks_of_run(init)) {
+    if (!std::filesystem::exists(file, unknown)) continue;
+    const BpeRanks ranks = read_gpt2_ranks(file);
+    return may_be_same({"gpt2", ranks.digest()}, identity) ? ranks.text() : "";
+  }
+  if (!std::filesystem::is_directory(init, unknown)) return "";
+  const FoundTokenizer found = find_tokenizer(init);
+  return found.tokenizer != nullptr && may_be_same(found.tokenizer->identity(), identity) ? found.ranks : "";
+}
+
+/// The tokenizer of a run's data, of which `identity` is known. Merge ranks come from the deck's file, the
+/// run's own copy, or what belongs to the model of [model] init. Throws ExitCode::usage if there is none.
+std::shared_ptr<const Tokenizer> data_tokenizer(const RunConfig& config, const TokenizerIdentity& identity) {
+  if (identity.name.empty())
+    fail(ExitCode::usage,
+         "[eval] choices are text, but the tokenizer of the data is not known: set [data] tokenizer");
+  if (!tokenizer_kind(identity.name).has_ranks) return make_tokenizer(identity.name);
+  std::error_code unknown;
+  for (const std::filesystem::path& file :
+       {std::filesystem::path(config.data.ranks), RunPaths{config.run_dir}.ranks()}) {
+    if (file.empty() || !std::filesystem::exists(file, unknown)) continue;
+    std::shared_ptr<const Tokenizer> found =
+        make_tokenizer(fmt::format("{}={}", identity.name, file.string()));
+    if (may_be_same(found->identity(), identity)) return found;
+  }
+  if (const std::string ranks = initial_ranks(config.init, identity); !ranks.empty())
+    return std::make_shared<const BpeTokenizer>(BpeRanks::parse_tiktoken(ranks, config.init));
+  fail(ExitCode::usage, "[eval] choices need the ranks of {}: set [data] ranks", identity.text());
+}
+
+/// Reads the questions of [eval] choices and plans the cache for them.
+std::optional<ChoiceQuestions> take_choices(RunConfig& config, const TokenizerIdentity& identity) {
+  const EvalConfig& eval = config.eval;
+  if (eval.choices.empty()) return std::nullopt;
+  std::error_code unknown;
+  if (!std::filesystem::exists(eval.choices, unknown)) {
+    fail(ExitCode::usage, "[eval] choices = {} cannot be read: there is {}", eval.choices,
+         what_is_at(eval.choices));
+  }
+  const bool has_tokens = ChoiceFile(eval.choices, eval.choices_style).has_tokens();
+  const auto tokenizer = has_tokens ? nullptr : data_tokenizer(config, identity);
+  ChoiceQuestions questions = at_place("[eval] choices", [&] {
+    return read_choices(eval.choices, eval.choices_style, eval.choices_limit, tokenizer.get(),
+                        config.model.vocab, config.model.context);
+  });
+  config.cache =
+      choice_cache(questions, config.train.micro_batch * config.train.seq_len, config.parallel.data);
+  return questions;
+}
+
+/// Opens the model that [model] init names, for a run that has no checkpoint. Collective: returns 0 and the
+/// model, or the exit code of an error that rank 0 has printed.
+int open_initial(const MpiRuntime& mpi, const RunConfig& config, const TokenizerIdentity& tokenizer,
+                 IoThread& io, std::unique_ptr<OpenedModel>& source) {
+  try {
+    source =
+        std::make_unique<OpenedModel>(io, config.init, false, std::nullopt, [&](const std::string& text) {
+          if (mpi.rank() == 0) say(stderr, "warning: {}\n", text);
+        });
+  } catch (const Error& error) {
+    if (mpi.rank() == 0) say(stderr, "mylos: [model] init: {}\n", error.what());
+    return static_cast<int>(error.code());
+  }
+  const auto check = [&] {
+    // The shape of a run that is continued came from its resolved deck.
+    const ModelConfig& model = source->origin().model;
+    const ModelConfig& wanted = config.model;
+    const auto check_same = [&](const char* key, const auto& own, const auto& found) {
+      if (own != found) {
+        fail(ExitCode::usage, "[model] {} = {} in this run, but {} = {} in {}", key, own, key, found,
+             config.init);
+      }
+    };
+    check_same("layers", wanted.layers, model.layers);
+    check_same("heads", wanted.heads, model.heads);
+    check_same("width", wanted.width, model.width);
+    check_same("context", wanted.context, std::min(wanted.context, model.context));
+    check_same("vocab", wanted.vocab, model.vocab);
+    check_same("tied", wanted.tied, model.tied);
+    const TokenizerIdentity& known = source->origin().tokenizer;
+    if (may_be_same(known, tokenizer)) return;
+    fail(ExitCode::usage, "[model] init = {} is a model of tokens of {}, but the data are tokens of {}",
+         config.init, known.text(), tokenizer.text());
+  };
+  if (const int code = run_agreed(mpi, check)) return code;
+  std::string identity;
+  if (const int code = run_agreed(mpi, [&] { identity = source->identity(); })) return code;
+  return check_identity(mpi, identity);
+}
+
 /// Lets a restart find what the run found from the folder where it was started. With the resolved deck of a
 /// run, relative paths begin in that folder; with another deck, only data that are not found from here.
 /// Returns what to say about that.
@@ -119,6 +243,8 @@ std::vector<std::string> find_from_folder(Setup& setup, const std::string& deck_
     begin_in(folder, config.run_dir);
     begin_in(folder, config.checkpoint.directory);
     begin_in(folder, config.data.ranks);
+    begin_in(folder, config.init);
+    begin_in(folder, config.eval.choices);
     notes.push_back(
         fmt::format("relative paths of {} begin in {}, where the run was started", deck_name, folder));
   }
@@ -224,11 +350,13 @@ int train(const MpiRuntime& mpi, const CommandLine& line, const LaunchTime& laun
   std::optional<TokenDataset> train_data;
   std::optional<TokenDataset> valid_data;
   TokenizerIdentity tokenizer;
+  std::optional<ChoiceQuestions> choices;
   double data_seconds = 0.0;
   const auto read_everything = [&] {
     fault = Fault::from_environment(mpi.rank());
     fault.at(Fault::launch, 0);
-    setup = make_setup(deck_text, deck_name, line.overrides, line.text("plugin-path"), mpi.job());
+    setup = make_setup(deck_text, deck_name, line.overrides, line.text("plugin-path"), mpi.job(),
+                       DeckOrigin::user, restart ? shape_to_continue : ShapeOfModel());
     if (restart) {
       notes = find_from_folder(setup, deck_name);
       reuse_choices(setup, {setup.config.run_dir});
@@ -247,6 +375,7 @@ int train(const MpiRuntime& mpi, const CommandLine& line, const LaunchTime& laun
     train_data.emplace(open(setup.config.data.train));
     if (!setup.config.data.valid.empty()) valid_data.emplace(open(setup.config.data.valid));
     tokenizer = tokenizer_of(setup.config.data, *train_data, valid_data);
+    choices = take_choices(setup.config, tokenizer);
     data_seconds = seconds_since(begin);
   };
   if (const int code = share_text(
@@ -260,6 +389,7 @@ int train(const MpiRuntime& mpi, const CommandLine& line, const LaunchTime& laun
   identity += fmt::format("content of data.train = {}\n", train_data->identity());
   if (valid_data) identity += fmt::format("content of data.valid = {}\n", valid_data->identity());
   identity += fmt::format("tokenizer of the data = {}\n", tokenizer.text());
+  if (choices) identity += fmt::format("content of eval.choices = {}\n", choices->digest);
   if (const int code = check_identity(mpi, identity)) return code;
   const auto warn_of_data = [&] {
     if (mpi.rank() != 0) return;
@@ -270,6 +400,22 @@ int train(const MpiRuntime& mpi, const CommandLine& line, const LaunchTime& laun
   mpi.set_limits(setup.config.comm.limits);
   if (const int code = fall_back_to_mpi(mpi, setup)) return code;
   const RunPaths paths{setup.config.run_dir, setup.config.folder};
+  // These threads start before OpenMP. If its variables request binding, it binds this thread to a core,
+  // which threads started later would share.
+  auto io = std::make_unique<IoThread>();
+  auto checkpoint_io = std::make_unique<IoThread>();
+  std::unique_ptr<OpenedModel> initial;
+  std::string has_checkpoint;
+  const auto look = [&] {
+    const std::filesystem::path named = setup.config.checkpoint.directory;
+    if (mpi.rank() == 0 && restart && !list_steps(named.empty() ? paths.checkpoints() : named).empty())
+      has_checkpoint = "yes";
+  };
+  if (const int code = run_agreed(mpi, look)) return code;
+  if (!setup.config.init.empty() && mpi.broadcast(has_checkpoint).empty()) {
+    if (const int code = open_initial(mpi, setup.config, tokenizer, *io, initial)) return code;
+    if (tokenizer.name.empty()) tokenizer = initial->origin().tokenizer;
+  }
   std::string ranks_text;
   std::string checkpoints;
   const auto take_directory = [&] {
@@ -277,6 +423,7 @@ int train(const MpiRuntime& mpi, const CommandLine& line, const LaunchTime& laun
     const std::string& ranks = setup.config.data.ranks;
     if (!ranks.empty() && !(restart && std::filesystem::exists(paths.ranks())))
       ranks_text = read_gpt2_ranks(ranks).text();
+    if (ranks.empty() && initial != nullptr) ranks_text = initial_ranks(setup.config.init, tokenizer);
     directory.emplace(paths, setup.config.checkpoint.directory, restart.has_value());
     checkpoints = directory->checkpoints();
   };
@@ -299,8 +446,6 @@ int train(const MpiRuntime& mpi, const CommandLine& line, const LaunchTime& laun
   // 2. The backends and the trainer: from here on, an error on one rank ends the job.
   Console console(mpi.rank() == 0, progress_style(line.text("progress")));
   std::string resolved_deck;
-  std::unique_ptr<IoThread> io;
-  std::unique_ptr<IoThread> checkpoint_io;
   std::unique_ptr<SampleStream> samples;
   std::unique_ptr<Session> session;
   std::unique_ptr<Trainer> trainer;
@@ -310,10 +455,6 @@ int train(const MpiRuntime& mpi, const CommandLine& line, const LaunchTime& laun
   };
   mpi.watchdog().set_record(record);
   try {
-    // These threads start before OpenMP. If its variables request binding, it binds this thread to a core,
-    // which threads started later would share.
-    io = std::make_unique<IoThread>();
-    checkpoint_io = std::make_unique<IoThread>();
     const TrainConfig& train = setup.config.train;
     samples =
         std::make_unique<SampleStream>(*std::move(train_data), train.micro_batch, train.sample_stride());
@@ -325,9 +466,10 @@ int train(const MpiRuntime& mpi, const CommandLine& line, const LaunchTime& laun
                             ? setup.config.peak_tflops
                             : measure_gemm_tflops(*session, setup.config.train.dtype);
     print_header(console, mpi, setup, *session, peak);
-    trainer = std::make_unique<Trainer>(TrainerContext{
-        *session, *io, *checkpoint_io, setup.config, resolved_deck, paths, console, fault, signals, launched,
-        peak, *samples, std::move(valid_data), tokenizer, data_seconds, *step});
+    trainer = std::make_unique<Trainer>(
+        TrainerContext{*session, *io, *checkpoint_io, setup.config, resolved_deck, paths, console, fault,
+                       signals, launched, peak, *samples, std::move(valid_data), tokenizer, data_seconds,
+                       *step, std::move(choices), std::move(initial)});
     trainer->start(restart);
     if (mpi.rank() == 0) {
       if (!removed.empty()) {

@@ -1,28 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/compute_kokkos/dropout.hpp"
+#include "backends/compute_kokkos/gelu.hpp"
 #include "backends/compute_kokkos/operations.hpp"
 
 namespace mylos::compute_kokkos {
 
 namespace {
 
-constexpr float sqrt_2_over_pi = 0.79788456F;
-constexpr float cubic = 0.044715F;
-
-/// 1 / (1 + exp(u)) with u = -2 sqrt(2 / pi) (x + 0.044715 x³). It is gelu(x) / x, because
-/// tanh(-u / 2) = 2 / (1 + exp(u)) - 1.
-KOKKOS_FORCEINLINE_FUNCTION Vec gelu_gate(Vec x) {
-  const Vec u = Vec(-2.0F * sqrt_2_over_pi) * x * multiply_add(Vec(cubic) * x, x, Vec(1.0F));
-  return Vec(1.0F) / (Vec(1.0F) + exponential(u));
-}
-
 template <class T>
 void gelu_forward_kernel(Vector<const T> x, Vector<T> y) {
   for_lanes(
-      "mylos::gelu_forward::elements"_label, y.extent(0), KOKKOS_LAMBDA(Lanes at) {
-        const Vec value = at.load(x.data());
-        at.store(y.data(), value * gelu_gate(value));
-      });
+      "mylos::gelu_forward::elements"_label, y.extent(0),
+      KOKKOS_LAMBDA(Lanes at) { at.store(y.data(), gelu(at.load(x.data()))); });
 }
 
 template <class T>
@@ -35,7 +24,7 @@ void gelu_backward_kernel(Vector<const T> x, Vector<const T> dy, Vector<T> dx) {
         const Vec value = condition(given > bound, bound, condition(given < -bound, -bound, given));
         const Vec gate = gelu_gate(value);
         const Vec slope =
-            Vec(2.0F * sqrt_2_over_pi) * multiply_add(Vec(3.0F * cubic) * value, value, Vec(1.0F));
+            Vec(2.0F * sqrt_2_over_pi) * multiply_add(Vec(3.0F * gelu_cubic) * value, value, Vec(1.0F));
         const Vec derivative = multiply_add(value * slope, gate * (Vec(1.0F) - gate), gate);
         at.store(dx.data(), at.load(dy.data()) * derivative);
       });

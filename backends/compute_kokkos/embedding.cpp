@@ -6,26 +6,34 @@ namespace mylos::compute_kokkos {
 
 namespace {
 
-/// `wpe`: the row of the first position, or null.
+/// `wpe`: the row of the first position, or null; `places`: how many rows there are from there. `positions`:
+/// those of the texts, counted from there, or null.
 template <class T>
-void forward_kernel(Matrix<const std::int32_t> tokens, Matrix<const T> wte, std::int64_t first_token,
-                    const T* wpe, Matrix<T> out) {
-  const auto columns = static_cast<std::int64_t>(wte.extent(1));
-  const auto num_tokens = static_cast<std::int64_t>(wte.extent(0));
-  const auto length = static_cast<std::int64_t>(tokens.extent(1));
-  Kokkos::parallel_for(
-      "mylos::embedding_forward::rows"_label, TeamPolicy(queue(), out.extent(0), row_team_size),
-      KOKKOS_LAMBDA(const Member& member) {
-        const std::int64_t row = member.league_rank();
-        const std::int64_t token = tokens(row / length, row % length) - first_token;
-        const T* of_token = token >= 0 && token < num_tokens ? &wte(token, 0) : nullptr;
-        const T* of_place = wpe != nullptr ? wpe + row % length * columns : nullptr;
-        for_row(member, columns, [&](Lanes at) {
-          const Vec sum = of_token != nullptr ? at.load(of_token) : Vec(0.0F);
-          at.store(&out(row, 0), of_place != nullptr ? sum + at.load(of_place) : sum);
-        });
-      });
-}
+struct EmbedRow {
+  Matrix<const std::int32_t> tokens;
+  Matrix<const T> wte;
+  std::int64_t first_token;
+  const T* wpe;
+  std::int64_t places;
+  const std::int32_t* positions;
+  Matrix<T> out;
+
+  template <class Team>
+  KOKKOS_FUNCTION void operator()(const Team& team, std::int64_t row) const {
+    const auto columns = static_cast<std::int64_t>(wte.extent(1));
+    const auto num_tokens = static_cast<std::int64_t>(wte.extent(0));
+    const auto length = static_cast<std::int64_t>(tokens.extent(1));
+    const std::int64_t token = tokens(row / length, row % length) - first_token;
+    const std::int64_t place = row % length + (positions != nullptr ? positions[row / length] : 0);
+    const T* of_token = token >= 0 && token < num_tokens ? &wte(token, 0) : nullptr;
+    // Positions are data: one without a row, beyond the end of a text, must not be read.
+    const T* of_place = wpe != nullptr && place >= 0 && place < places ? wpe + place * columns : nullptr;
+    for_row(team, columns, [&](Lanes at) {
+      const Vec sum = of_token != nullptr ? at.load(of_token) : Vec(0.0F);
+      at.store(&out(row, 0), of_place != nullptr ? sum + at.load(of_place) : sum);
+    });
+  }
+};
 
 /// The first occurrence of a token adds up the rows of all its occurrences, in order and in fp32.
 template <class T, class G>
@@ -96,10 +104,15 @@ void KokkosOperations::run(const EmbeddingForward& op) {
   require(op.tokens.rank == 2 && rows_of(op.out) == op.tokens.size(), "one row for each token");
   require(!op.wpe || (op.position >= 0 && op.position + op.tokens.shape[1] <= op.wpe.shape[0]),
           "positions inside wpe");
+  require(!op.positions || op.positions.size() == op.tokens.shape[0], "a position for each text");
   dispatch_float(op.out.dtype, [&]<class T>(T) {
-    const T* places = op.wpe ? op.wpe.template as<T>() + op.position * op.wpe.shape[1] : nullptr;
-    forward_kernel<T>(matrix<const std::int32_t>(op.tokens), matrix<const T>(op.wte), op.first_token, places,
-                      matrix<T>(op.out));
+    const auto out = matrix<T>(op.out);
+    const T* first = op.wpe ? op.wpe.template as<T>() + op.position * op.wpe.shape[1] : nullptr;
+    const auto* positions = op.positions ? op.positions.template as<std::int32_t>() : nullptr;
+    for_rows("mylos::embedding_forward::rows"_label, static_cast<std::int64_t>(out.extent(0)),
+             static_cast<std::int64_t>(out.extent(1)),
+             EmbedRow<T>{matrix<const std::int32_t>(op.tokens), matrix<const T>(op.wte), op.first_token,
+                         first, op.wpe ? op.wpe.shape[0] - op.position : 0, positions, out});
   });
 }
 

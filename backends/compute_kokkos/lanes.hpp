@@ -195,9 +195,30 @@ KOKKOS_FORCEINLINE_FUNCTION Vec exponential(Vec x) {
 }
 #endif
 
+/// Requests a cache line for the second-level cache; `address` need not be valid.
+KOKKOS_FORCEINLINE_FUNCTION void prefetch(const void* address) {
+#if defined(__GNUC__) && !defined(__CUDACC__)
+  __builtin_prefetch(address, 0, 2);
+#else
+  static_cast<void>(address);
+#endif
+}
+
+/// Whether the calling thread is done with so many elements before the others have started.
+inline bool is_tiny(std::int64_t elements) {
+  return on_host && elements <= 8192;
+}
+
 /// Calls f(Lanes) for all ranges of [0, n), in parallel.
 template <class Function>
 void for_lanes(const std::string& label, std::int64_t n, Function f) {
+  if constexpr (on_host) {
+    if (is_tiny(n)) {
+      for (std::int64_t first = 0; first < n; first += width)
+        f(Lanes{first, first + width <= n ? width : static_cast<int>(n - first)});
+      return;
+    }
+  }
   Kokkos::parallel_for(
       label, Range(queue(), 0, (n + width - 1) / width), KOKKOS_LAMBDA(std::int64_t i) {
         const std::int64_t first = i * width;
@@ -209,9 +230,29 @@ void for_lanes(const std::string& label, std::int64_t n, Function f) {
       });
 }
 
-/// Calls f(Lanes) for all ranges of [0, n), divided among the team's threads.
+/// A team that is the calling thread.
+struct Alone {
+  KOKKOS_FUNCTION int team_rank() const { return 0; }
+  KOKKOS_FUNCTION int team_size() const { return 1; }
+  template <class Reducer>
+  KOKKOS_FUNCTION void team_reduce(const Reducer& /*value*/) const {}
+};
+
+/// Calls f(team, row) for all rows, each with a team of its own: a Member, or Alone if the elements are few.
 template <class Function>
-KOKKOS_FORCEINLINE_FUNCTION void for_row(const Member& member, std::int64_t n, const Function& f) {
+void for_rows(const std::string& label, std::int64_t rows, std::int64_t columns, Function f) {
+  if (is_tiny(rows * columns)) {
+    for (std::int64_t row = 0; row < rows; ++row) f(Alone(), row);
+    return;
+  }
+  Kokkos::parallel_for(
+      label, TeamPolicy(queue(), rows, row_team_size),
+      KOKKOS_LAMBDA(const Member& member) { f(member, static_cast<std::int64_t>(member.league_rank())); });
+}
+
+/// Calls f(Lanes) for all ranges of [0, n), divided among the team's threads.
+template <class Team, class Function>
+KOKKOS_FORCEINLINE_FUNCTION void for_row(const Team& member, std::int64_t n, const Function& f) {
   const std::int64_t stride = static_cast<std::int64_t>(member.team_size()) * width;
   std::int64_t i = static_cast<std::int64_t>(member.team_rank()) * width;
   for (; i + width <= n; i += stride) f(Lanes{i, width});
@@ -222,8 +263,8 @@ template <int N>
 using Vecs = Kokkos::Array<Vec, N>;
 
 /// Sums the N values of term(Lanes) over [0, n), and returns the sums to all threads of the team.
-template <int N, class Term>
-KOKKOS_FORCEINLINE_FUNCTION Kokkos::Array<float, N> row_sums(const Member& member, std::int64_t n,
+template <int N, class Team, class Term>
+KOKKOS_FORCEINLINE_FUNCTION Kokkos::Array<float, N> row_sums(const Team& member, std::int64_t n,
                                                              const Term& term) {
   // Several chains of additions hide the latency of one.
   constexpr int chains = 4;

@@ -9,35 +9,37 @@ namespace {
 constexpr float layernorm_epsilon = 1e-5F;
 
 template <class T>
-void forward_kernel(Matrix<const T> x, Vector<const T> gamma, Vector<const T> beta, Matrix<T> y,
-                    Vector<float> mean, Vector<float> rstd) {
-  const auto columns = static_cast<std::int64_t>(x.extent(1));
-  Kokkos::parallel_for(
-      "mylos::layernorm_forward::rows"_label, TeamPolicy(queue(), x.extent(0), row_team_size),
-      KOKKOS_LAMBDA(const Member& member) {
-        const std::int64_t row = member.league_rank();
-        const T* in = &x(row, 0);
-        T* out = &y(row, 0);
-        const float scale = 1.0F / static_cast<float>(columns);
-        const float average =
-            row_sums<1>(member, columns, [&](Lanes at) { return Vecs<1>{at.load(in)}; })[0] * scale;
-        const float variance = row_sums<1>(member, columns,
-                                           [&](Lanes at) {
-                                             const Vec centred = at.load(in) - Vec(average);
-                                             return Vecs<1>{centred * centred};
-                                           })[0] *
-                               scale;
-        const float inverse = 1.0F / Kokkos::sqrt(variance + layernorm_epsilon);
-        for_row(member, columns, [&](Lanes at) {
-          const Vec normal = (at.load(in) - Vec(average)) * Vec(inverse);
-          at.store(out, multiply_add(normal, at.load(gamma.data()), at.load(beta.data())));
-        });
-        Kokkos::single(Kokkos::PerTeam(member), [&]() {
-          mean(row) = average;
-          rstd(row) = inverse;
-        });
-      });
-}
+struct NormalizeRow {
+  Matrix<const T> x;
+  Vector<const T> gamma, beta;
+  Matrix<T> y;
+  Vector<float> mean, rstd;
+
+  template <class Team>
+  KOKKOS_FUNCTION void operator()(const Team& team, std::int64_t row) const {
+    const auto columns = static_cast<std::int64_t>(x.extent(1));
+    const T* in = &x(row, 0);
+    T* out = &y(row, 0);
+    const float scale = 1.0F / static_cast<float>(columns);
+    const float average =
+        row_sums<1>(team, columns, [&](Lanes at) { return Vecs<1>{at.load(in)}; })[0] * scale;
+    const float variance = row_sums<1>(team, columns,
+                                       [&](Lanes at) {
+                                         const Vec centred = at.load(in) - Vec(average);
+                                         return Vecs<1>{centred * centred};
+                                       })[0] *
+                           scale;
+    const float inverse = 1.0F / Kokkos::sqrt(variance + layernorm_epsilon);
+    for_row(team, columns, [&](Lanes at) {
+      const Vec normal = (at.load(in) - Vec(average)) * Vec(inverse);
+      at.store(out, multiply_add(normal, at.load(gamma.data()), at.load(beta.data())));
+    });
+    if (team.team_rank() == 0) {
+      mean(row) = average;
+      rstd(row) = inverse;
+    }
+  }
+};
 
 template <class T>
 void backward_input_kernel(Matrix<const T> dy, Matrix<const T> x, Vector<const T> gamma,
@@ -88,8 +90,11 @@ void KokkosOperations::run(const LayernormForward& op) {
   require(op.x.size() == op.y.size() && op.mean.size() == rows_of(op.x) && op.rstd.size() == rows_of(op.x),
           "layernorm's shapes");
   dispatch_float(op.x.dtype, [&]<class T>(T) {
-    forward_kernel<T>(matrix<const T>(op.x), vector<const T>(op.gamma), vector<const T>(op.beta),
-                      matrix<T>(op.y), vector<float>(op.mean), vector<float>(op.rstd));
+    const auto x = matrix<const T>(op.x);
+    for_rows("mylos::layernorm_forward::rows"_label, static_cast<std::int64_t>(x.extent(0)),
+             static_cast<std::int64_t>(x.extent(1)),
+             NormalizeRow<T>{x, vector<const T>(op.gamma), vector<const T>(op.beta), matrix<T>(op.y),
+                             vector<float>(op.mean), vector<float>(op.rstd)});
   });
 }
 

@@ -167,12 +167,21 @@ void bias_gradient_kernel(Matrix<const T> dy, Vector<G> dbias, bool accumulate) 
 }  // namespace
 
 void KokkosOperations::run(const LinearForward& op) {
+  if (few_rows_.product(op.x, op.w, op.bias, {.y = op.y})) return;
   const LinearSizes sizes = linear_sizes(op.x, op.w, op.bias, op.y);
   dispatch_float(op.x.dtype, [&]<class T>(T) {
     const T* added = op.bias ? vector<const T>(op.bias).data() : nullptr;
     gemm<T, T, T>("mylos::linear_forward::tiles"_label, sizes.rows, sizes.out, sizes.in,
                   activation_matrix(op.x), weight_matrix(op.w), added, activation_matrix(op.y), false);
   });
+}
+
+bool KokkosOperations::run(const LinearAddForward& op) {
+  return few_rows_.product(op.x, op.w, op.bias, {.y = op.y, .residual = op.residual});
+}
+
+bool KokkosOperations::run(const LinearGeluForward& op) {
+  return few_rows_.product(op.x, op.w, op.bias, {.y = op.y, .pre_gelu = op.pre});
 }
 
 void KokkosOperations::run(const LinearBackwardInput& op) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// KokkosOperations: a kernel for every operation that is not fused, one file per kind.
+// KokkosOperations: a kernel for every operation that is not fused, one file per kind. Two fused operations
+// have kernels for a few rows on the host.
 #pragma once
 
+#include "backends/compute_kokkos/few_rows.hpp"
 #include "backends/compute_kokkos/views.hpp"
 #include "core/ops/operation_table.hpp"
 
@@ -9,11 +11,12 @@ namespace mylos::compute_kokkos {
 
 class KokkosOperations {
  public:
-  using List = OperationList<Fill, Cast, FillNormal, Sum, SumOfSquares, LinearForward, LinearBackwardInput,
-                             LinearBackwardWeight, EmbeddingForward, EmbeddingBackward, LayernormForward,
-                             LayernormBackwardInput, LayernormBackwardWeight, GeluForward, GeluBackward,
-                             DropoutAdd, AttentionForward, AttentionBackward, SoftmaxStatistics, CrossEntropy,
-                             AdamWStep, SgdStep, GuardStep>;
+  using List =
+      OperationList<Fill, Cast, FillNormal, Sum, SumOfSquares, LinearForward, LinearBackwardInput,
+                    LinearBackwardWeight, EmbeddingForward, EmbeddingBackward, LayernormForward,
+                    LayernormBackwardInput, LayernormBackwardWeight, GeluForward, GeluBackward, DropoutAdd,
+                    AttentionForward, AttentionBackward, CacheAppend, CachedAttention, SoftmaxStatistics,
+                    CrossEntropy, LinearAddForward, LinearGeluForward, AdamWStep, SgdStep, GuardStep>;
 
   void run(const Fill& op);
   void run(const Cast& op);
@@ -33,8 +36,12 @@ class KokkosOperations {
   void run(const DropoutAdd& op);
   void run(const AttentionForward& op);
   void run(const AttentionBackward& op);
+  void run(const CacheAppend& op);
+  void run(const CachedAttention& op);
   void run(const SoftmaxStatistics& op);
   void run(const CrossEntropy& op);
+  bool run(const LinearAddForward& op);
+  bool run(const LinearGeluForward& op);
   void run(const AdamWStep& op);
   void run(const SgdStep& op);
   void run(const GuardStep& op);
@@ -42,6 +49,7 @@ class KokkosOperations {
  private:
   static constexpr std::size_t max_partials = 1024;
   Kokkos::View<double*, Memory> partials_{"mylos::sum::partials", max_partials};  // of the sum in progress
+  FewRows few_rows_;
 };
 
 }  // namespace mylos::compute_kokkos

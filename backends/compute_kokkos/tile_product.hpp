@@ -48,6 +48,16 @@ inline Vec dot_add(Bf16Pair a, Bf16Pairs b, Vec c) {
   return std::bit_cast<Vec>(_mm512_dpbf16_ps(std::bit_cast<__m512>(c), left, b));
 }
 
+/// `width` pairs of values at the same place of two rows.
+inline Bf16Pairs load_pairs(const bf16* first, const bf16* second) {
+  Halves low;
+  Halves high;
+  std::memcpy(&low, first, sizeof(low));
+  std::memcpy(&high, second, sizeof(high));
+  return std::bit_cast<Bf16Pairs>(__builtin_convertvector(low, Words) |
+                                  (__builtin_convertvector(high, Words) << 16U));
+}
+
 /// Stores `width` pairs of the lanes of `first` and `second`, rounded to bf16.
 inline void store_pair(Bf16Pair* to, Vec first, Vec second) {
   const Words pairs = __builtin_convertvector(round_bf16(first), Words) |

@@ -57,7 +57,8 @@ bool is_multiplied(DType dtype) {
 
 /// Matmul's scratch memory for the three products of a linear layer.
 std::size_t scratch_bytes(const PlannedProduct& p, std::int64_t rows) {
-  return std::max({Matmul::scratch_bytes(p.dtype, rows, p.out, p.in, false, p.threads),
+  const bool declines = rows < OnednnOperations::least_rows;  // the forward product
+  return std::max({declines ? 0 : Matmul::scratch_bytes(p.dtype, rows, p.out, p.in, false, p.threads),
                    Matmul::scratch_bytes(p.dtype, rows, p.in, p.out, false, p.threads),
                    Matmul::scratch_bytes(p.dtype, p.in, p.out, rows, true, p.threads)});
 }
@@ -82,10 +83,12 @@ std::size_t make_products(Products& products, const PlannedProduct& p, std::int6
                                  : ProductKey::product(rows, p.out, p.in, x, w, p.bias, y, false);
   const ProductKey input = ProductKey::product(rows, p.in, p.out, y, w.transposed(), false, x, false);
   std::size_t copies = 0;
-  for (const ProductKey& key : {forward, input}) {
+  const auto make = [&](const ProductKey& key) {
     const Product& product = products.find(key);
     if (key.kind == Kind::product_with_packed_weights) copies += product.b.get_desc().get_size();
-  }
+  };
+  if (rows >= OnednnOperations::least_rows) make(forward);
+  make(input);
   if (first) products.find(ProductKey::weight_gradient(rows, p.in, p.out, x, y, dw));
   if (accumulates) {
     products.find(
@@ -100,6 +103,7 @@ std::size_t make_products(Products& products, const PlannedProduct& p, std::int6
 bool OnednnOperations::run(const LinearForward& op) {
   if (!is_multiplied(op.x.dtype) || op.x.size() == 0) return false;
   const auto [rows, in, out] = linear_sizes(op.x, op.w, op.bias, op.y);
+  if (rows < OnednnOperations::least_rows) return false;
   require(!op.bias || op.bias.dtype == op.w.dtype, "a bias of the weight's type");
   if (op.w.dtype == DType::fp32 && is_dense(op.w)) {
     library_.inner_product(rows, in, out, activation_matrix(op.x), weight_matrix(op.w), op.bias.data,

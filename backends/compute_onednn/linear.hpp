@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -13,10 +14,14 @@
 
 namespace mylos::compute_onednn {
 
-/// Declines types that neither oneDNN nor Matmul multiplies fast on this machine.
+/// Declines types that neither oneDNN nor Matmul multiplies fast on this machine, and the forward products of
+/// fewer than `least_rows` rows: reading the weights is then most of the work, and the backend below does
+/// that at the speed of memory.
 class OnednnOperations {
  public:
   using List = OperationList<LinearForward, LinearBackwardInput, LinearBackwardWeight>;
+
+  static constexpr std::int64_t least_rows = 9;
 
   /// Scratch memory and packed copies are allocated from `memory`.
   OnednnOperations(ComputeBackend& memory, MemoryLedger* ledger)

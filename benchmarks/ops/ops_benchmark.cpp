@@ -18,6 +18,7 @@
 
 #include "benchmarks/ceiling/caches.hpp"
 #include "benchmarks/ceiling/gemm.hpp"
+#include "benchmarks/ceiling/read_rate.hpp"
 #include "benchmarks/ceiling/register_rate.hpp"
 #include "benchmarks/ceiling/timing.hpp"
 #include "benchmarks/ceiling/triad.hpp"
@@ -33,6 +34,7 @@ using namespace mylos;
 /// The host's ceilings in this run; a ceiling that was not measured is empty.
 struct Ceilings {
   std::optional<double> triad;                  ///< GB/s
+  std::optional<double> read;                   ///< GB/s
   std::map<DType, std::optional<double>> gemm;  ///< GFLOP/s by the type of the factors
 };
 
@@ -43,12 +45,22 @@ DType factor_type(const OpCase& c) {
   return narrow != c.operands.end() ? narrow->view.dtype : DType::fp32;
 }
 
+/// Whether a case reads, and writes hardly anything.
+bool only_reads(const OpCase& c) {
+  double written = 0.0;
+  for (const Operand& operand : c.operands) {
+    if (operand.is_result()) written += static_cast<double>(operand.view.bytes());
+  }
+  return written < 0.02 * c.bytes;
+}
+
 /// Seconds that a full-size case takes at the ceiling that limits it (Williams, Waterman and Patterson,
 /// "Roofline", 2009), or NaN if a ceiling is not known or the case is not full-size.
 double least_seconds(const OpCase& c, const Ceilings& ceilings) {
   constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
   if (!c.full_size) return unknown;
-  const double memory = 1e-9 * c.bytes / ceilings.triad.value_or(unknown);
+  const double rate = (only_reads(c) ? ceilings.read : ceilings.triad).value_or(unknown);
+  const double memory = 1e-9 * c.bytes / rate;
   if (c.flops == 0.0) return memory;
   const auto gemm = ceilings.gemm.find(factor_type(c));
   if (gemm == ceilings.gemm.end() || !gemm->second) return unknown;
@@ -99,6 +111,10 @@ void measure_missing(Ceilings& ceilings, const OpCase& c) {
   if (!ceilings.triad) {
     ceilings.triad = measure_triad();
     benchmark::AddCustomContext("triad_ceiling", fmt::format("{:.2f} GB/s", *ceilings.triad));
+  }
+  if (only_reads(c) && !ceilings.read) {
+    ceilings.read = measure_read_rate();
+    benchmark::AddCustomContext("read_ceiling", fmt::format("{:.2f} GB/s", *ceilings.read));
   }
   const DType type = factor_type(c);
   if (c.flops == 0.0 || ceilings.gemm.contains(type)) return;

@@ -20,13 +20,14 @@ enum class MemoryCategory : std::uint8_t {
   workspace,         ///< scratch of a backend, packed weight copies, tables, scalars
   communication,     ///< staging and windows that hold no unit
   snapshot,          ///< host memory from which a checkpoint is written while training continues
+  cache,             ///< keys and values of the texts that are continued
 };
-inline constexpr int num_memory_categories = 9;
+inline constexpr int num_memory_categories = 10;
 
 constexpr std::string_view name_of(MemoryCategory category) {
   constexpr std::array<std::string_view, num_memory_categories> names = {
       "parameters",  "gradients", "optimizer",     "gathered_weights", "full_gradients",
-      "activations", "workspace", "communication", "snapshot"};
+      "activations", "workspace", "communication", "snapshot",         "cache"};
   return names[static_cast<std::size_t>(category)];
 }
 

@@ -19,6 +19,7 @@ void Embedding::forward(Recorder& run, TensorRef /*input*/, TensorRef output) co
   const Dropout drop = run.dropout(dropout_, "dropout.embedding");
   const BatchShape& s = run.shape();
   const bool is_part = wte_.is_split(Axis::tensor);
+  const bool has_positions = !is_part || wte_.box.start[0] == 0;  // only one rank's term includes wpe
   const bool has_part_of_rows = s.residual_parts > 1;
   const bool drops = drop.probability > 0.0F;
   const std::int64_t width = output.shape[1];
@@ -26,8 +27,8 @@ void Embedding::forward(Recorder& run, TensorRef /*input*/, TensorRef output) co
   if (drops || has_part_of_rows) sum = run.tensor("sum", s.dtype, {s.rows(), width});
   run(EmbeddingForward{.tokens = run.tokens(),
                        .wte = run.weight(wte_),
-                       // Only one rank's term includes wpe.
-                       .wpe = is_part && wte_.box.start[0] > 0 ? TensorRef() : run.weight(wpe_),
+                       .wpe = has_positions ? run.weight(wpe_) : TensorRef(),
+                       .positions = has_positions && run.has_cache() ? run.positions() : TensorRef(),
                        .out = sum.reshaped({s.batch, s.seq, width}),
                        .first_token = wte_.box.start[0]});
   if (is_part) sum = sum_of_terms(run, "sum.own", sum);

@@ -44,7 +44,7 @@ std::int64_t LmHead::slice_rows(const BatchShape& shape) const {
 }
 
 LmHead::Normed LmHead::normalise(Recorder& run, TensorRef input) const {
-  const std::int64_t n = run.shape().residual_rows();
+  const std::int64_t n = input.shape[0];
   Normed normed{.x = input,
                 .y = run.tensor("ln", run.shape().dtype, {n, width_}),
                 .mean = run.tensor("mean", DType::fp32, {n}),
@@ -133,9 +133,16 @@ void LmHead::backward(Recorder& run, TensorRef input, TensorRef /*output_gradien
          {.dy = d_normed, .x = normed.x, .mean = normed.mean, .rstd = normed.rstd, .dx = input_gradient});
 }
 
-void LmHead::first_logits(Recorder& run, TensorRef input) const {
-  const Normed normed = normalise(run, input);
-  run(LinearForward{.x = normed.y.rows(0, 1), .w = transposed(run.weight(matrix_)), .y = logits(run, 1)});
+void LmHead::last_logits(Recorder& run, TensorRef input) const {
+  const BatchShape& s = run.shape();
+  require(s.batch == 1 || s.seq == 1, "the last tokens of the texts lie together");
+  const Normed normed = normalise(run, input.rows(s.seq - 1, s.batch));
+  const std::int64_t rows = matrix_.padded_rows;
+  const TensorRef own = run.tensor("logits", s.dtype, {s.batch, rows});
+  run(LinearForward{.x = normed.y, .w = transposed(run.weight(matrix_)), .y = own});
+  if (!matrix_.is_split(Axis::tensor)) return;
+  const TensorRef all = run.tensor("logits.all", s.dtype, {matrix_.parts, s.batch, rows});
+  run(AllGatherCall{.input = own, .output = all, .group = {Axis::tensor}});
 }
 
 }  // namespace mylos

@@ -23,14 +23,16 @@ class LmHead final : public Block {
   void backward(Recorder& run, TensorRef input, TensorRef output_gradient,
                 TensorRef input_gradient) const override;
 
-  /// Replaces `forward` in generation: computes the logits (1, Vr) of the first row.
-  void first_logits(Recorder& run, TensorRef input) const;
+  /// Replaces `forward` in generation: computes the logits after the last token of each text. The last
+  /// operation writes them: (texts, Vr) or, if the vocabulary is divided, (P, texts, Vr) of all P parts.
+  void last_logits(Recorder& run, TensorRef input) const;
 
  private:
   /// x, mean and rstd of the rank's rows, y of all rows.
   struct Normed {
     TensorRef x, y, mean, rstd;
   };
+  /// Normalises the rank's rows of the residual stream, or some of them.
   Normed normalise(Recorder& run, TensorRef input) const;
   /// Returns the number of rows per slice of logits; the last slice may have fewer.
   std::int64_t slice_rows(const BatchShape& shape) const;

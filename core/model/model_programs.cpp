@@ -63,21 +63,23 @@ class ProgramRecorder {
     std::vector<ChunkPrograms> chunks;
     for (int chunk = 0; chunk < config_.cuts.chunks; ++chunk)
       chunks.push_back(is_held(chunk) ? record(chunk) : ChunkPrograms());
+    const bool is_whole = head_ && std::ssize(blocks_) == num_blocks();
     Program evaluate;
-    Program generate;
-    if (const int behind = num_blocks(); head_ && std::ssize(blocks_) == behind) {
-      evaluate = forward(0, behind, false);
-      generate = evaluate;
-      Recorder head = recorder(behind, false, evaluate.entries);
-      head_->forward(head, residual(behind), {});
-      Recorder row = recorder(behind, false, generate.entries);
-      head_->first_logits(row, residual(behind));
+    if (is_whole) evaluate = whole_forward({.shape = config_.shape}, true);
+    std::vector<Program> cached;
+    for (const CachedPass& pass : config_.cache.passes) {
+      cached.emplace_back();
+      if (!is_whole) continue;
+      const BatchShape shape{.batch = pass.texts, .seq = pass.tokens, .dtype = config_.shape.dtype};
+      cached.back() =
+          whole_forward({.shape = shape, .prefix = prefix_of(pass), .cached = &pass}, pass.has_losses);
     }
     analyse_backward(chunks);
-    std::vector<Program*> others = {&evaluate, &generate};
+    std::vector<Program*> others = {&evaluate};
+    for (Program& program : cached) others.push_back(&program);
     for (ChunkPrograms& chunk : chunks) others.push_back(&chunk.forward);
     for (Program*& program : others) analyse({&program, 1}, storages_.all(), table_);
-    return {std::move(storages_), std::move(chunks), std::move(evaluate), std::move(generate)};
+    return {std::move(storages_), std::move(chunks), std::move(evaluate), std::move(cached)};
   }
 
  private:
@@ -88,21 +90,23 @@ class ProgramRecorder {
   static std::string name_of_block(int index) {
     return index == 0 ? Embedding::block_name() : TransformerBlock::block_name(index - 1);
   }
-  Recorder recorder(int index, bool training, std::vector<Entry>& entries) {
-    const std::string name = index < num_blocks() ? name_of_block(index) : head_->name();
-    return {storages_, config_, name + ".", index, training, entries};
+  Recorder recorder(const PassConfig& pass, int index, std::vector<Entry>& entries) {
+    return {storages_, config_, pass, index < num_blocks() ? name_of_block(index) : head_->name(),
+            index,     entries};
   }
-  TensorRef activation(const std::string& name) {
-    return storages_.tensor(name,
-                            {nullptr, config_.shape.dtype, {config_.shape.residual_rows(), model_.width}});
+  TensorRef activation(const PassConfig& pass, const std::string& name) {
+    return storages_.tensor(pass.prefix + name,
+                            {nullptr, pass.shape.dtype, {pass.shape.residual_rows(), model_.width}});
   }
   /// Return the residual stream before block `index` (after the last block, if `index` is the number of
-  /// blocks) and the gradient of the loss with respect to it. Both are empty before the first block.
-  TensorRef residual(int index) {
-    return index == 0 ? TensorRef() : activation("residual after " + name_of_block(index - 1));
+  /// blocks) and, in training, the gradient of the loss with respect to it. Both are empty before the first
+  /// block.
+  TensorRef residual(const PassConfig& pass, int index) {
+    return index == 0 ? TensorRef() : activation(pass, "residual after " + name_of_block(index - 1));
   }
+  TensorRef residual(int index) { return residual(training_, index); }
   TensorRef gradient(int index) {
-    return index == 0 ? TensorRef() : activation("gradient after " + name_of_block(index - 1));
+    return index == 0 ? TensorRef() : activation(training_, "gradient after " + name_of_block(index - 1));
   }
 
   ChunkPrograms record(int chunk) {
@@ -110,7 +114,7 @@ class ProgramRecorder {
     const int end = config_.cuts.first_block(model_, chunk + 1);
     const bool is_last = chunk + 1 == config_.cuts.chunks;
     ChunkPrograms programs;
-    programs.forward = forward(first, end, true);
+    programs.forward = forward(training_, first, end);
     programs.backward.push_back(backward(programs.forward, first, end, is_last));
     programs.input = place_of(residual(first)).storage;
     programs.input_gradient = place_of(gradient(first)).storage;
@@ -128,11 +132,24 @@ class ProgramRecorder {
   }
 
   /// Records the forward pass of blocks [first, end).
-  Program forward(int first, int end, bool training) {
+  Program forward(const PassConfig& pass, int first, int end) {
     Program program;
     for (int i = first; i < end; ++i) {
-      Recorder run = recorder(i, training, program.entries);
-      block(i).forward(run, residual(i), residual(i + 1));
+      Recorder run = recorder(pass, i, program.entries);
+      block(i).forward(run, residual(pass, i), residual(pass, i + 1));
+    }
+    return program;
+  }
+
+  /// Records the forward pass of all blocks and the losses, or else the logits after the last tokens.
+  Program whole_forward(const PassConfig& pass, bool has_losses) {
+    const int end = num_blocks();
+    Program program = forward(pass, 0, end);
+    Recorder run = recorder(pass, end, program.entries);
+    if (has_losses) {
+      head_->forward(run, residual(pass, end), {});
+    } else {
+      head_->last_logits(run, residual(pass, end));
     }
     return program;
   }
@@ -140,18 +157,18 @@ class ProgramRecorder {
   Program backward(const Program& forward, int first, int end, bool has_head) {
     Program program;
     if (has_head) {
-      Recorder head = recorder(end, true, program.entries);
+      Recorder head = recorder(training_, end, program.entries);
       head_->backward(head, residual(end), {}, gradient(end));
     }
     for (int i = end; i-- > first;) {
       std::vector<Entry> own;
-      Recorder run = recorder(i, true, own);
+      Recorder run = recorder(training_, i, own);
       block(i).backward(run, residual(i), gradient(i + 1), gradient(i));
       std::ranges::move(remake(forward, i, own), std::back_inserter(program.entries));
       std::ranges::move(own, std::back_inserter(program.entries));
     }
     if (has_head) {
-      Recorder run = recorder(first, true, program.entries);
+      Recorder run = recorder(training_, first, program.entries);
       run(Sum{.x = run.losses(), .out = storages_.loss_sum()});
     }
     return program;
@@ -202,7 +219,7 @@ class ProgramRecorder {
       for_each_place(**entry, [&](const Place& place, Access access) {
         if (access == Access::write && place.offset == 0) wanted.erase(place.storage);
       });
-      Recorder run = recorder(index, true, repeated);
+      Recorder run = recorder(training_, index, repeated);
       if (std::visit([&](const auto& op) { return remake_rest(op, missing, run); }, (*entry)->operation))
         continue;
       repeated.push_back(**entry);
@@ -216,12 +233,17 @@ class ProgramRecorder {
   const ModelConfig& model_;
   const ParameterTable& table_;
   ProgramConfig config_;
+  PassConfig training_{.shape = config_.shape, .training = true};
   std::map<int, std::unique_ptr<Block>> blocks_;  // that the rank holds, by number
   std::optional<LmHead> head_;                    // the same
   Storages storages_;
 };
 
 }  // namespace
+
+std::string prefix_of(const CachedPass& pass) {
+  return fmt::format("{} x {}{}: ", pass.texts, pass.tokens, pass.has_losses ? " with losses" : "");
+}
 
 ModelPrograms record_programs(const ModelConfig& model, const ParameterTable& table,
                               const ProgramConfig& config) {

@@ -27,12 +27,15 @@ struct ModelPrograms {
   Storages storages;
   std::vector<ChunkPrograms> chunks;  ///< empty programs for chunks that are not held
   /// Without operations if the rank does not hold all chunks.
-  Program evaluate;  ///< losses, and which predictions are correct
-  Program generate;  ///< the last entry computes the logits (1, Vr) of row 0; see LmHead
+  Program evaluate;             ///< losses, and which predictions are correct
+  std::vector<Program> cached;  ///< by CacheConfig::passes
 };
 
-/// Calls each block's forward pass once for training (except the head's) and once for evaluation (`generate`
-/// starts as a copy of `evaluate`), and each block's backward pass once. `table` must outlive the result.
+/// The prefix of the names of the activations of a pass over the cache.
+std::string prefix_of(const CachedPass& pass);
+
+/// Calls each block's forward pass once for training (except the head's), once for evaluation and once for
+/// each pass over the cache, and each block's backward pass once. `table` must outlive the result.
 ModelPrograms record_programs(const ModelConfig& model, const ParameterTable& table,
                               const ProgramConfig& config);
 

@@ -36,9 +36,19 @@ Storages::Extent Storages::extent_of(const TensorRef& tensor) const {
 }
 
 TensorRef Storages::tensor(const std::string& name, const TensorRef& like, Cost cost) {
-  const auto [found, is_new] = names_.try_emplace(name, static_cast<int>(storages_.size()));
+  return named({.name = name, .cheap = cost == Cost::cheap}, like);
+}
+
+TensorRef Storages::cached(const std::string& name, const TensorRef& like) {
+  return named({.name = name, .kind = StorageKind::kept, .persists = true, .category = MemoryCategory::cache},
+               like);
+}
+
+TensorRef Storages::named(Storage storage, const TensorRef& like) {
+  const auto [found, is_new] = names_.try_emplace(storage.name, static_cast<int>(storages_.size()));
   if (is_new) {
-    add({.name = name, .bytes = like.bytes(), .cheap = cost == Cost::cheap});
+    storage.bytes = like.bytes();
+    add(std::move(storage));
   } else {
     require(storages_[static_cast<std::size_t>(found->second)].bytes == like.bytes(),
             "tensors with the same name have the same size");
@@ -89,7 +99,7 @@ TensorRef Recorder::gradient(const Parameter& parameter) const {
 }
 
 Dropout Recorder::dropout(float probability, std::string_view site) const {
-  if (!training_ || probability == 0.0F) return {};
+  if (!pass_.training || probability == 0.0F) return {};
   return {.probability = probability, .key = stream_key(config_.seed, site), .scalars = scalars()};
 }
 

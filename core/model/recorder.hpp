@@ -37,6 +37,24 @@ struct BatchShape {
   std::int64_t first_residual_row() const { return residual_part * residual_rows(); }
 };
 
+/// A program that continues texts whose keys and values are in the cache (Pope et al., "Efficiently Scaling
+/// Transformer Inference", 2022, section 2). Which rows of the cache it continues, and from which position,
+/// are data: (texts) int32 each.
+struct CachedPass {
+  std::int64_t texts = 1;
+  std::int64_t tokens = 1;  ///< new tokens of each text
+  /// Computes the losses of the new tokens' targets. Otherwise computes the logits after each text's last
+  /// token; then `texts` or `tokens` is 1.
+  bool has_losses = false;
+};
+
+/// The cache of keys and values.
+struct CacheConfig {
+  std::int64_t rows = 0;       ///< texts; 0 for no cache and no such programs
+  std::int64_t positions = 0;  ///< tokens of each text
+  std::vector<CachedPass> passes{};
+};
+
 /// What all programs of a run have in common.
 struct ProgramConfig {
   BatchShape shape{};
@@ -47,6 +65,7 @@ struct ProgramConfig {
   ModelCuts cuts{};             ///< the chunks of the blocks
   std::set<int> held{};         ///< chunks that this rank runs; empty for all
   bool splits_backward = false;
+  CacheConfig cache{};
 };
 
 /// The cost of recomputing a tensor of the forward pass. Recompute::selective keeps only expensive tensors.
@@ -61,6 +80,8 @@ class Storages {
   /// Returns the tensor with this name and with the type and shape of `like`. A name always means the same
   /// memory, so its tensors must have the same size.
   TensorRef tensor(const std::string& name, const TensorRef& like, Cost cost = Cost::expensive);
+  /// The same for a tensor of the cache, which persists.
+  TensorRef cached(const std::string& name, const TensorRef& like);
   TensorRef weights(int unit) const;
   TensorRef gradients(int unit) const;
   /// The members of the guard's input, (1) fp32 each, and all of it, (2).
@@ -97,22 +118,32 @@ class Storages {
   static constexpr int gradients_storage(int unit) { return 2 + 2 * unit; }
 
  private:
+  TensorRef named(Storage storage, const TensorRef& like);
+
   const ParameterTable& table_;
   ProgramConfig config_;
   std::vector<Storage> storages_;
   std::map<std::string, int, std::less<>> names_;
 };
 
+/// The sizes and names that the programs of a pass have in common.
+struct PassConfig {
+  BatchShape shape{};
+  bool training = false;
+  std::string prefix{};                ///< of the names of activations
+  const CachedPass* cached = nullptr;  ///< of a pass over the cache
+};
+
 /// Records the operations of one block in one pass.
 class Recorder {
  public:
-  Recorder(Storages& storages, const ProgramConfig& config, std::string prefix, int block, bool training,
-           std::vector<Entry>& entries)
+  Recorder(Storages& storages, const ProgramConfig& config, const PassConfig& pass, std::string block_name,
+           int block, std::vector<Entry>& entries)
       : storages_(storages),
         config_(config),
-        prefix_(std::move(prefix)),
+        pass_(pass),
+        block_name_(std::move(block_name)),
         block_(block),
-        training_(training),
         entries_(entries) {}
 
   /// Records an operation.
@@ -123,7 +154,7 @@ class Recorder {
     entry.where = where;
   }
 
-  const BatchShape& shape() const { return config_.shape; }
+  const BatchShape& shape() const { return pass_.shape; }
   /// Returns whether the backward pass of a block begins by recomputing its forward pass.
   bool repeats_blocks() const { return config_.recompute == Recompute::block; }
   /// Returns whether the gradients of weights are deferred to a program of their own.
@@ -135,16 +166,27 @@ class Recorder {
   /// Returns a tensor that belongs to the block.
   TensorRef tensor(std::string_view name, DType dtype, std::initializer_list<std::int64_t> shape,
                    Cost cost = Cost::expensive) {
-    return storages_.tensor(prefix_ + std::string(name), {nullptr, dtype, shape}, cost);
+    return storages_.tensor(full_name(name), {nullptr, dtype, shape}, cost);
   }
   TensorRef tensor_like(std::string_view name, const TensorRef& other) {
-    return storages_.tensor(prefix_ + std::string(name), other);
+    return storages_.tensor(full_name(name), other);
   }
   /// Return the inputs and results of a micro-batch.
   TensorRef tokens() { return of_batch("tokens", DType::int32); }
   TensorRef targets() { return of_batch("targets", DType::int32); }
   TensorRef losses() { return of_batch("losses", DType::fp32).flat(); }
   TensorRef correct() { return of_batch("correct", DType::int32).flat(); }
+  /// Whether the pass continues texts of the cache, and then: the rows and positions (B) int32 at which it
+  /// does, and a tensor of the block in the cache, (rows, heads, positions, head_dim), with a row for
+  /// padding.
+  bool has_cache() const { return pass_.cached != nullptr; }
+  TensorRef cache_rows() { return of_texts("rows"); }
+  TensorRef positions() { return of_texts("positions"); }
+  TensorRef cached(std::string_view name, std::int64_t heads, std::int64_t head_dim) {
+    const CacheConfig& cache = config_.cache;
+    return storages_.cached(block_name_ + "." + std::string(name),
+                            {nullptr, shape().dtype, {cache.rows + 1, heads, cache.positions, head_dim}});
+  }
   /// Return a weight and its gradient, (padded_rows, ...) row-major.
   TensorRef weight(const Parameter& parameter) const;
   TensorRef gradient(const Parameter& parameter) const;
@@ -153,15 +195,21 @@ class Recorder {
   Dropout dropout(float probability, std::string_view site) const;
 
  private:
+  std::string full_name(std::string_view name) const {
+    return pass_.prefix + block_name_ + "." + std::string(name);
+  }
   TensorRef of_batch(const char* name, DType dtype) {
-    return storages_.tensor(name, {nullptr, dtype, {shape().batch, shape().seq}});
+    return storages_.tensor(pass_.prefix + name, {nullptr, dtype, {shape().batch, shape().seq}});
+  }
+  TensorRef of_texts(const char* name) {
+    return storages_.tensor(pass_.prefix + name, {nullptr, DType::int32, {shape().batch}});
   }
 
   Storages& storages_;
   const ProgramConfig& config_;
-  std::string prefix_;
+  const PassConfig& pass_;
+  std::string block_name_;
   int block_;
-  bool training_;
   std::vector<Entry>& entries_;
 };
 

@@ -120,6 +120,24 @@ LinearAddForward with_residual(const LinearForward& product, const TensorRef& re
 
 }  // namespace
 
+void TransformerBlock::attend_to_cache(Recorder& run, const Activations& a) const {
+  const AttentionForward plain = attention(run, a);
+  const CacheAppend append{.key = plain.key,
+                           .value = plain.value,
+                           .rows = run.cache_rows(),
+                           .positions = run.positions(),
+                           .keys = run.cached("keys", heads_, head_dim_),
+                           .values = run.cached("values", heads_, head_dim_)};
+  run(append);
+  run(CachedAttention{.query = plain.query,
+                      .keys = append.keys,
+                      .values = append.values,
+                      .rows = append.rows,
+                      .positions = append.positions,
+                      .output = plain.output,
+                      .scale = plain.scale});
+}
+
 AttentionForward TransformerBlock::attention(Recorder& run, const Activations& a) const {
   const BatchShape& s = run.shape();
   return {.query = packed_part(a.qkv, 0),
@@ -145,7 +163,11 @@ void TransformerBlock::forward(Recorder& run, TensorRef input, TensorRef output)
                     .w = run.weight(qkv_),
                     .bias = run.weight(qkv_bias_),
                     .y = a.qkv.reshaped({all, 3 * heads_ * head_dim_})});
-  run(attention(run, a));
+  if (run.has_cache()) {
+    attend_to_cache(run, a);
+  } else {
+    run(attention(run, a));
+  }
   const LinearForward projection{
       .x = a.attended, .w = run.weight(proj_), .bias = bias_of_term(run, proj_bias_)};
   if (adds_in_products(run)) {

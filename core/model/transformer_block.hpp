@@ -25,6 +25,8 @@ class TransformerBlock final : public Block {
 
   Activations activations(Recorder& run) const;
   AttentionForward attention(Recorder& run, const Activations& a) const;
+  /// Appends the new keys and values to the cache, and attends to it.
+  void attend_to_cache(Recorder& run, const Activations& a) const;
   Dropout dropout(const Recorder& run, const char* site) const;
   /// Passes the gradient (n, C) of the residual stream back through a residual dropout.
   TensorRef backpropagate_dropout(Recorder& run, const char* site, TensorRef gradient) const;

@@ -160,16 +160,18 @@ struct LinearBackwardWeight {
   double flops() const { return 2.0 * static_cast<double>(x.size() * dw.shape[1]); }
 };
 
-/// out[b, t] = wte[tokens[b, t] - first_token] + wpe[position + t]. tokens (B, T) int32; a token without a
-/// row in wte contributes zeros. wte (V, C), wpe (S, C) or empty, out (B, T, C).
+/// out[b, t] = wte[tokens[b, t] - first_token] + wpe[position + positions[b] + t]. tokens (B, T) int32; a
+/// token without a row in wte contributes zeros. wte (V, C), wpe (S, C) or empty, out (B, T, C); positions
+/// (B) int32, or empty for zeros.
 struct EmbeddingForward {
-  TensorRef tokens{}, wte{}, wpe{}, out{};
+  TensorRef tokens{}, wte{}, wpe{}, positions{}, out{};
   std::int64_t position = 0;
   std::int64_t first_token = 0;
 
   static constexpr std::string_view name = "embedding_forward";
   static void operands(auto& op, const auto& visit) {
-    visit_all(visit, Access::read, "tokens", op.tokens, "wte", op.wte, "wpe", op.wpe);
+    visit_all(visit, Access::read, "tokens", op.tokens, "wte", op.wte, "wpe", op.wpe, "positions",
+              op.positions);
     visit("out", op.out, Access::write);
   }
   double flops() const { return static_cast<double>(out.size()); }
@@ -353,6 +355,40 @@ struct AttentionBackward {
     visit("delta", op.delta, Access::scratch);
   }
   double flops() const { return 5.0 * forward.product_flops(); }
+};
+
+/// Puts the keys and values of new tokens into a cache, in which row r holds those of one text: token t of
+/// text b goes to position positions[b] + t of row rows[b]. Tokens beyond the last position are left out. key
+/// and value (B, T, H, D) strided with unit stride in D; rows, positions (B) int32, no row twice; keys,
+/// values (R, H, S, D).
+struct CacheAppend {
+  TensorRef key{}, value{}, rows{}, positions{}, keys{}, values{};
+
+  static constexpr std::string_view name = "cache_append";
+  static void operands(auto& op, const auto& visit) {
+    visit_all(visit, Access::read, "key", op.key, "value", op.value, "rows", op.rows, "positions",
+              op.positions);
+    visit_all(visit, Access::update, "keys", op.keys, "values", op.values);
+  }
+  double flops() const { return 0.0; }
+};
+
+/// Causal attention of new tokens over a cache that holds them already: query t of text b is at position
+/// positions[b] + t, at most the last one, and sees positions 0 to its own of row rows[b]. Operands as in
+/// CacheAppend; query, output (B, T, H, D) strided with unit stride in D. The result for a query depends on
+/// nothing but what it sees: not on B, T, R, S or b.
+struct CachedAttention {
+  TensorRef query{}, keys{}, values{}, rows{}, positions{}, output{};
+  float scale = 1.0F;
+
+  static constexpr std::string_view name = "cached_attention";
+  static void operands(auto& op, const auto& visit) {
+    visit_all(visit, Access::read, "query", op.query, "keys", op.keys, "values", op.values, "rows", op.rows,
+              "positions", op.positions);
+    visit("output", op.output, Access::write);
+  }
+  /// As if every query were at the last position.
+  double flops() const { return 4.0 * static_cast<double>(query.size() * keys.shape[2]); }
 };
 
 /// Statistics of one part of each row of logits, from which the softmax of the whole row is computed. The
@@ -621,9 +657,9 @@ using Operations =
     OperationList<Fill, Cast, FillNormal, Sum, SumOfSquares, LinearForward, LinearBackwardInput,
                   LinearBackwardWeight, EmbeddingForward, EmbeddingBackward, LayernormForward,
                   LayernormBackwardInput, LayernormBackwardWeight, GeluForward, GeluBackward, DropoutAdd,
-                  AttentionForward, AttentionBackward, SoftmaxStatistics, CrossEntropy, LinearAddForward,
-                  LinearGeluForward, LinearGeluBackwardInput, DropoutAddLayernorm, LayernormBackward,
-                  AdamWStep, SgdStep, GuardStep>;
+                  AttentionForward, AttentionBackward, CacheAppend, CachedAttention, SoftmaxStatistics,
+                  CrossEntropy, LinearAddForward, LinearGeluForward, LinearGeluBackwardInput,
+                  DropoutAddLayernorm, LayernormBackward, AdamWStep, SgdStep, GuardStep>;
 
 /// Returns a hash (after FNV-1a) of the names of the operations, their order and the sizes of their records.
 template <class... Ops>

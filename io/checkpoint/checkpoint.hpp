@@ -148,6 +148,8 @@ class CheckpointReader {
   CheckpointReader& operator=(CheckpointReader&&) noexcept;
 
   const CheckpointState& state() const;
+  /// Whether there is a file of this name: "optimizer.h5" may be missing from a checkpoint of weights only.
+  bool has(const std::string& file) const;
   /// The tensors of a file, in the manifest's order or, in version 1, by name. Throws ExitCode::bad_data if
   /// the checkpoint has no such file.
   std::vector<TensorInfo> tensors(const std::string& file) const;

@@ -85,6 +85,10 @@ const CheckpointState& CheckpointReader::state() const {
   return impl_->state;
 }
 
+bool CheckpointReader::has(const std::string& file) const {
+  return impl_->tensors.contains(file);
+}
+
 std::vector<TensorInfo> CheckpointReader::tensors(const std::string& file) const {
   std::vector<TensorInfo> tensors;
   for (const PlacedTensor& tensor : impl_->tensors_of(file)) tensors.push_back(tensor.info);

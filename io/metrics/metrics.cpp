@@ -332,8 +332,9 @@ struct MetricsWriter::Impl {
   }
 
   void truncate_after(std::int64_t step, std::int64_t evaluation) {
-    for (const char* table : {"steps", "eval", "checkpoints"}) {
-      const std::int64_t last = table == std::string_view("eval") ? evaluation : step;
+    for (const std::string_view name : {"steps", "eval", "choices", "checkpoints"}) {
+      const std::string table(name);
+      const std::int64_t last = name == "eval" || name == "choices" ? evaluation : step;
       if (!file->has(table) || !file->table(table).columns.contains("step")) continue;
       const std::vector<double> steps = file->read_column(table, "step");
       const auto first_after = std::find_if(steps.begin(), steps.end(),

@@ -321,6 +321,15 @@ void write_plots(std::string& out, const ReportData& data) {
   losses.curve("validation", 1, Plot::Look::dots, eval_at, column(data.evaluations, "loss"));
   losses.write(out, run, data.launches, Plot::Size::wide);
 
+  if (const Column& answered_at = column(data.choices, "step"); !answered_at.empty()) {
+    Plot answers("Multiple choice", "fraction of questions");
+    answers.curve("accuracy", 0, Plot::Look::dots, answered_at, column(data.choices, "accuracy"));
+    answers.curve("normalised accuracy", 1, Plot::Look::dots, answered_at,
+                  column(data.choices, "normalised_accuracy"));
+    answers.from_zero();
+    answers.write(out, run, data.launches, Plot::Size::wide);
+  }
+
   Plot rate("Learning rate", "step size");
   rate.curve("learning rate", 2, Plot::Look::line, at, column(steps, "learning_rate"));
   rate.from_zero();

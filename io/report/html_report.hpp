@@ -21,6 +21,7 @@ struct ReportData {
   /// memory_peak_* (bytes), both as min, median and max over ranks.
   MetricsTable steps;
   MetricsTable evaluations;  ///< /eval: step, loss, accuracy (fraction), perplexity, tokens
+  MetricsTable choices{};    ///< /choices: step, accuracy and normalised_accuracy (fractions), ...
   /// /launches: step, unix_time (s), ranks, threads, time_launch and time_restore (s); rows after the first
   /// are restarts.
   MetricsTable launches;

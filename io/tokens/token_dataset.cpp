@@ -59,39 +59,39 @@ std::pair<std::size_t, std::int64_t> place_in(const std::vector<std::int64_t>& e
 }  // namespace
 
 TokenDataset::TokenDataset(std::vector<Source> sources, std::optional<Origin> origin, std::int64_t seq_len,
-                           std::uint64_t seed, std::vector<std::string> warnings)
+                           std::uint64_t seed, std::vector<std::string> warnings, ShortFiles short_files)
     : seq_len_(seq_len),
       seed_(seed),
       interleaving_(weights_of(sources)),
       origin_(std::move(origin)),
       warnings_(std::move(warnings)) {
   require(seq_len > 0, "a window has at least one token");
-  for (Source& source : sources) add(std::move(source));
+  for (Source& source : sources) add(std::move(source), short_files);
   identity_ = identity_now();
 }
 
-void TokenDataset::add(Source source) {
+void TokenDataset::add(Source source, ShortFiles short_files) {
   require(!source.files.empty(), "a source has files");
+  const bool needs_window = short_files == ShortFiles::skipped;
+  const std::int64_t needed = needs_window ? seq_len_ + 1 : 2;
   const auto longest = std::ranges::max_element(source.files, {}, &TokenFile::size);
-  if (longest->size() <= seq_len_) {
-    fail(ExitCode::bad_data, "{} has {} tokens{}; a context of {} needs {}", longest->path().string(),
-         longest->size(), source.files.size() == 1 ? "" : " and the other files of its source have no more",
-         seq_len_, seq_len_ + 1);
+  if (longest->size() < needed) {
+    fail(ExitCode::bad_data, "{} has {} tokens{}; {} needs {}", longest->path().string(), longest->size(),
+         source.files.size() == 1 ? "" : " and the other files of its source have no more",
+         needs_window ? fmt::format("a context of {}", seq_len_) : "an evaluation", needed);
   }
-  const auto is_short = [&](const TokenFile& file) { return file.size() <= seq_len_; };
+  const auto is_short = [&](const TokenFile& file) { return file.size() < needed; };
   if (const auto count = std::ranges::count_if(source.files, is_short); count > 0) {
     const TokenFile& first = *std::ranges::find_if(source.files, is_short);
     const std::string others =
         count == 1 ? " is" : fmt::format(" and {} more file{} are", count - 1, count == 2 ? "" : "s");
     warnings_.push_back(fmt::format("{} with {} tokens{} shorter than a window of {} tokens and never read",
-                                    first.path().string(), first.size(), others, seq_len_ + 1));
+                                    first.path().string(), first.size(), others, needed));
   }
   Part part{.first_file = files_.size(), .window_ends = {}, .weight = source.weight};
   for (TokenFile& file : source.files) {
     const std::int64_t before = part.window_ends.empty() ? 0 : part.window_ends.back();
     part.window_ends.push_back(before + windows_in(file, seq_len_));
-    const std::int64_t sequential = std::max<std::int64_t>(0, file.size() - 1) / seq_len_;
-    sequential_ends_.push_back((sequential_ends_.empty() ? 0 : sequential_ends_.back()) + sequential);
     files_.push_back(std::move(file));
   }
   sources_.push_back(std::move(part));
@@ -151,7 +151,8 @@ TokenDataset::Window TokenDataset::window_of(std::int64_t running_index) const {
 }
 
 void TokenDataset::sample(std::int64_t running_index, std::int32_t* tokens) const {
-  copy_window(window_of(running_index), tokens);
+  const Window window = window_of(running_index);
+  read(window.file, window.first, {tokens, static_cast<std::size_t>(seq_len_ + 1)});
 }
 
 void TokenDataset::advise(std::int64_t running_index) const {
@@ -159,16 +160,32 @@ void TokenDataset::advise(std::int64_t running_index) const {
   files_[window.file].advise(window.first, seq_len_ + 1);
 }
 
-void TokenDataset::sequential(std::int64_t index, std::int32_t* tokens) const {
-  require(index >= 0 && index < num_sequential(), "the index of an existing window");
-  const auto [file, window] = place_in(sequential_ends_, index);
-  copy_window({.file = file, .first = window * seq_len_}, tokens);
+void TokenDataset::read(std::size_t file, std::int64_t first, std::span<std::int32_t> tokens) const {
+  std::vector<std::uint16_t> narrow(tokens.size());
+  files_[file].read(first, narrow);
+  std::ranges::copy(narrow, tokens.begin());
 }
 
-void TokenDataset::copy_window(const Window& window, std::int32_t* tokens) const {
-  std::vector<std::uint16_t> narrow(static_cast<std::size_t>(seq_len_ + 1));
-  files_[window.file].read(window.first, narrow);
-  std::ranges::copy(narrow, tokens);
+EvaluationWindows::EvaluationWindows(const TokenDataset& dataset, std::optional<std::int64_t> stride)
+    : seq_len_(dataset.seq_len()), stride_(stride.value_or(seq_len_)) {
+  require(stride_ >= 1 && stride_ <= seq_len_, "windows leave out no target");
+  for (const TokenFile& file : dataset.files()) {
+    std::int64_t targets = std::max<std::int64_t>(0, file.size() - 1);
+    if (!stride) targets -= targets % seq_len_;
+    const std::int64_t later = std::max<std::int64_t>(0, targets - seq_len_);
+    const std::int64_t windows = targets == 0 ? 0 : 1 + (later + stride_ - 1) / stride_;
+    targets_.push_back(targets);
+    ends_.push_back((ends_.empty() ? 0 : ends_.back()) + windows);
+  }
+}
+
+EvaluationWindows::Window EvaluationWindows::operator[](std::int64_t index) const {
+  require(index >= 0 && index < size(), "the index of an existing window");
+  const auto [file, number] = place_in(ends_, index);
+  const std::int64_t first = number * stride_;
+  const std::int64_t end = std::min(first + seq_len_, targets_[file]);
+  const std::int64_t counted_before = number == 0 ? 0 : first - stride_ + seq_len_;
+  return {.file = file, .first = first, .inputs = end - first, .counted = end - counted_before};
 }
 
 namespace {
@@ -243,7 +260,7 @@ std::vector<std::string> repeated_files(const TokenDataset* train, const TokenDa
 }
 
 TokenDataset open_dataset(const std::vector<DataSource>& sources, std::int64_t vocab, std::int64_t seq_len,
-                          std::uint64_t seed, std::string_view tokenizer) {
+                          std::uint64_t seed, std::string_view tokenizer, ShortFiles short_files) {
   constexpr int threads = 8;  // they mostly wait for the file system
   std::vector<std::string> warnings;
   std::vector<DataFile> names;
@@ -263,7 +280,7 @@ TokenDataset open_dataset(const std::vector<DataSource>& sources, std::int64_t v
     const Sidecar& sidecar = *sidecars[i];
     if (!origin) origin = {sidecar.tokenizer, names[i].path};
     check_tokenizer(names[i].path, sidecar, origin->tokenizer, origin->file);
-    if (sidecar.vocab == vocab) continue;
+    if (sidecar.vocab <= vocab) continue;
     fail(ExitCode::usage, "[model] vocab = {}, but {} holds tokens of {}, which has a vocabulary of {}",
          vocab, names[i].path.string(), sidecar.tokenizer.text(), sidecar.vocab);
   }
@@ -287,7 +304,7 @@ TokenDataset open_dataset(const std::vector<DataSource>& sources, std::int64_t v
     for (std::size_t i = s == 0 ? 0 : ends[s - 1]; i < ends[s]; ++i)
       source.files.push_back(*std::move(files[i]));
   }
-  return {std::move(opened), std::move(origin), seq_len, seed, std::move(warnings)};
+  return {std::move(opened), std::move(origin), seq_len, seed, std::move(warnings), short_files};
 }
 
 }  // namespace mylos

@@ -49,12 +49,12 @@ std::map<AxisSet, std::vector<Collective>> collectives_of(const RankProgram& pro
   program.for_each_step_entry([&](const Action& action, const Entry& entry, std::size_t times) {
     add(name_of(action.kind), entry, times);
   });
-  for (const auto& [name, pass] :
-       {std::pair("the publication", &program.publication()), std::pair("evaluation", &program.evaluation()),
-        std::pair("generation", &program.generation())}) {
-    for_each_entry(*pass, program.pool(),
-                   [&](const Entry& entry, const EntryPlace&) { add(name, entry, 1); });
-  }
+  const auto add_pass = [&](std::string_view name, const Pass& pass) {
+    for_each_entry(pass, program.pool(), [&](const Entry& entry, const EntryPlace&) { add(name, entry, 1); });
+  };
+  add_pass("the publication", program.publication());
+  add_pass("evaluation", program.evaluation());
+  for (const Pass& pass : program.cached()) add_pass("a pass over the cache", pass);
   return lists;
 }
 

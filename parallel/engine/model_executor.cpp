@@ -19,7 +19,22 @@ std::size_t upload_bytes(const BatchShape& shape) {
   return 2 * static_cast<std::size_t>(shape.rows()) * sizeof(std::int32_t);
 }
 
+/// Of the inputs of the largest pass over the cache.
+std::size_t upload_bytes(const CacheConfig& cache) {
+  std::int64_t most = 0;
+  for (const CachedPass& pass : cache.passes) most = std::max(most, pass.texts * (2 * pass.tokens + 2));
+  return static_cast<std::size_t>(most) * sizeof(std::int32_t);
+}
+
 }  // namespace
+
+bool has_graphs(const StepConfig& config, const ComputeBackend& backend) {
+  const bool wanted = config.graphs.value_or(backend.can_capture());
+  if (wanted && !backend.can_capture())
+    fail(ExitCode::usage, "[backend] graphs = true needs a GPU: {} cannot record graphs",
+         backend.description());
+  return wanted;
+}
 
 ModelExecutor::ModelExecutor(ComputeBackend& backend, MemoryLedger& ledger, const ProcessGrid& grid,
                              const RankProgram& program, bool graphs)
@@ -28,7 +43,9 @@ ModelExecutor::ModelExecutor(ComputeBackend& backend, MemoryLedger& ledger, cons
       program_(program),
       graphs_(graphs),
       uploads_{TransferBuffer(backend, upload_bytes(shape())),
-               TransferBuffer(backend, upload_bytes(shape()))} {
+               TransferBuffer(backend, upload_bytes(shape()))},
+      cached_upload_(backend, upload_bytes(program.config().cache)),
+      cached_graphs_(program.cached().size()) {
   allocate(ledger);
   bind_all();
   renew_versions();
@@ -142,29 +159,48 @@ bool ModelExecutor::begin(const Occurrence& occurrence) {
   return slots_.is_new();
 }
 
+std::span<std::int32_t> ModelExecutor::next_inputs() {
+  next_upload_ = 1 - next_upload_;
+  return {static_cast<std::int32_t*>(uploads_[next_upload_].data()),
+          2 * static_cast<std::size_t>(shape().rows())};
+}
+
+void ModelExecutor::upload_inputs() {
+  const std::size_t bytes = upload_bytes(shape()) / 2;
+  // A stage may need only one of the two, or none.
+  if (std::byte* place = memory("tokens")) uploads_[next_upload_].upload(0, place, bytes);
+  if (std::byte* place = memory("targets")) uploads_[next_upload_].upload(bytes, place, bytes);
+}
+
 void ModelExecutor::load(std::span<const std::int32_t> tokens) {
   const BatchShape batch = shape();
   const auto t = static_cast<std::size_t>(batch.seq);
   require(tokens.size() == static_cast<std::size_t>(batch.batch) * (t + 1),
           "a micro-batch is B rows of T + 1 tokens");
-  TransferBuffer& upload = uploads_[next_upload_];
-  next_upload_ = 1 - next_upload_;
-  auto* inputs = static_cast<std::int32_t*>(upload.data());
-  auto* targets = inputs + batch.rows();
+  std::int32_t* inputs = next_inputs().data();
+  std::int32_t* targets = inputs + batch.rows();
   for (std::size_t b = 0; b < static_cast<std::size_t>(batch.batch); ++b) {
     const std::int32_t* row = tokens.data() + b * (t + 1);
     std::transform(row, row + t, inputs + b * t, [](std::int32_t token) { return std::max(token, 0); });
     std::copy(row + 1, row + t + 1, targets + b * t);
   }
-  const std::size_t bytes = upload_bytes(batch) / 2;
-  // A stage may need only one of the two, or none.
-  if (std::byte* place = memory("tokens")) upload.upload(0, place, bytes);
-  if (std::byte* place = memory("targets")) upload.upload(bytes, place, bytes);
+  upload_inputs();
 }
 
 void ModelExecutor::load_evaluation(std::span<const std::int32_t> tokens) {
   slot_ = 0;
   load(tokens);
+}
+
+void ModelExecutor::load_evaluation(std::span<const std::int32_t> inputs,
+                                    std::span<const std::int32_t> targets) {
+  slot_ = 0;
+  const auto rows = static_cast<std::size_t>(shape().rows());
+  require(inputs.size() == rows && targets.size() == rows, "a micro-batch is B rows of T tokens");
+  std::int32_t* host = next_inputs().data();
+  std::ranges::transform(inputs, host, [](std::int32_t token) { return std::max(token, 0); });
+  std::ranges::copy(targets, host + rows);
+  upload_inputs();
 }
 
 void ModelExecutor::queue(std::string_view name, std::size_t number, const Entry& entry,
@@ -293,35 +329,99 @@ void ModelExecutor::settle() {
 void ModelExecutor::evaluate() {
   require(!program_.evaluation().program->entries.empty(), "the rank holds the whole model");
   run_pass("evaluate", program_.evaluation());
-  backend_.copy_to_host(memory("losses"), host_losses_.data(), host_losses_.size() * sizeof(float));
-  backend_.copy_to_host(memory("correct"), host_correct_.data(), host_correct_.size() * sizeof(std::int32_t));
+  const auto rows = static_cast<std::size_t>(shape().rows());
+  backend_.copy_to_host(memory("losses"), host_losses_.data(), rows * sizeof(float));
+  backend_.copy_to_host(memory("correct"), host_correct_.data(), rows * sizeof(std::int32_t));
   backend_.synchronize();
 }
 
-std::vector<float> ModelExecutor::logits(std::int64_t row) {
-  const ModelConfig& model = program_.config().model;
+void ModelExecutor::continue_texts(std::size_t pass, const CachedInput& input) {
+  const CacheConfig& cache = program_.config().cache;
+  const CachedPass& sizes = cache.passes[pass];
+  require(!program_.cached()[pass].program->entries.empty(), "the rank holds the whole model");
+  const auto texts = static_cast<std::size_t>(sizes.texts);
+  const std::size_t all = texts * static_cast<std::size_t>(sizes.tokens);
+  require(input.tokens.size() == all && input.rows.size() == texts && input.positions.size() == texts &&
+              input.targets.size() == (sizes.has_losses ? all : 0),
+          "the inputs of a pass over the cache");
+  for (std::size_t i = 0; i < texts; ++i) {
+    require(input.rows[i] >= 0 && input.rows[i] <= padding_row() && input.positions[i] >= 0 &&
+                input.positions[i] + sizes.tokens <= cache.positions,
+            "the new tokens lie within the cache");
+  }
+  slot_ = 0;
+  cached_pass_ = pass;
+  const std::string prefix = prefix_of(sizes);
+  auto* host = static_cast<std::int32_t*>(cached_upload_.data());
+  std::size_t begin = 0;
+  const auto upload = [&](const char* name, std::span<const std::int32_t> values) {
+    std::byte* place = memory(prefix + name);
+    if (place == nullptr) return;
+    std::ranges::copy(values, host + begin);
+    cached_upload_.upload(begin * sizeof(std::int32_t), place, values.size_bytes());
+    begin += values.size();
+  };
+  upload("tokens", input.tokens);
+  upload("rows", input.rows);
+  upload("positions", input.positions);
+  upload("targets", input.targets);
+  std::optional<std::vector<DeviceGraph>>& graphs = cached_graphs_[pass];
+  constexpr std::string_view name = "continue_texts";
+  if (graphs) {
+    run_as_graphs(name, program_.cached()[pass], *graphs);
+  } else {
+    run_pass(name, program_.cached()[pass]);
+    if (!graphs_ || program_.num_versions() > 1) return;
+    // What libraries allocate when they first see a pass may replace memory that recorded graphs refer to.
+    backend_.synchronize();
+    recorded_.clear();
+    for (std::optional<std::vector<DeviceGraph>>& other : cached_graphs_) {
+      if (other) other->clear();
+    }
+    graphs.emplace();
+  }
+}
+
+std::span<const float> ModelExecutor::cached_logits() {
+  const CachedPass& sizes = program_.config().cache.passes[cached_pass_];
+  const std::string prefix = prefix_of(sizes);
+  const std::int64_t vocab = program_.config().model.vocab;
   const auto element = static_cast<std::int64_t>(size_of(shape().dtype));
-  require(!program_.generation().program->entries.empty(), "the rank holds the whole model");
-  const std::size_t last = program_.generation().program->entries.size() - 1;
-  std::size_t number = 0;
-  for_each_entry(program_.generation(), program_.pool(), [&](const Entry& entry, const EntryPlace& place) {
-    if (place.is_inserted || place.index != last) return queue("generate", number++, entry, bindings_[slot_]);
-    // The product was recorded for row 0 of its input; move it to the requested row.
-    Entry product = entry;
-    auto& [from, w, bias, to] = std::get<LinearForward>(product.operation);
-    require(to.shape[1] >= model.vocab, "generation has the whole vocabulary on each rank");
-    from.data = static_cast<std::byte*>(from.data) + row * model.width * element;
-    queue("generate", number, product, bindings_[slot_]);
-  });
-  std::vector<std::byte> raw(static_cast<std::size_t>(model.padded_vocab() * element));
-  backend_.copy_to_host(memory("head.logits"), raw.data(), raw.size());
+  const std::byte* all = memory(prefix + "head.logits.all");
+  const std::byte* place = all != nullptr ? all : memory(prefix + "head.logits");
+  const std::int64_t parts = all != nullptr ? program_.coordinates().extent(Axis::tensor) : 1;
+  const int storage = program_.storages().find(prefix + "head.logits");
+  const std::int64_t columns =
+      static_cast<std::int64_t>(program_.storages().at(storage).bytes) / (sizes.texts * element);
+  raw_logits_.resize(static_cast<std::size_t>(parts * sizes.texts * columns * element));
+  host_logits_.resize(static_cast<std::size_t>(sizes.texts * vocab));
+  backend_.copy_to_host(place, raw_logits_.data(), raw_logits_.size());
   backend_.synchronize();
-  std::vector<float> values(static_cast<std::size_t>(model.vocab));
   dispatch_float(shape().dtype, [&]<class T>(T) {
-    const T* logits = reinterpret_cast<const T*>(raw.data());
-    std::transform(logits, logits + values.size(), values.begin(), [](T x) { return static_cast<float>(x); });
+    const T* logits = reinterpret_cast<const T*>(raw_logits_.data());
+    for (std::int64_t part = 0; part < parts; ++part) {
+      const std::int64_t count = std::clamp<std::int64_t>(vocab - part * columns, 0, columns);
+      for (std::int64_t text = 0; text < sizes.texts; ++text) {
+        const T* from = logits + (part * sizes.texts + text) * columns;
+        std::transform(from, from + count, host_logits_.data() + text * vocab + part * columns,
+                       [](T x) { return static_cast<float>(x); });
+      }
+    }
   });
-  return values;
+  return host_logits_;
+}
+
+std::pair<std::span<const float>, std::span<const std::int32_t>> ModelExecutor::cached_losses() {
+  const CachedPass& sizes = program_.config().cache.passes[cached_pass_];
+  require(sizes.has_losses, "the pass computes losses");
+  const std::string prefix = prefix_of(sizes);
+  const auto count = static_cast<std::size_t>(sizes.texts * sizes.tokens);
+  host_losses_.resize(std::max(host_losses_.size(), count));
+  host_correct_.resize(std::max(host_correct_.size(), count));
+  backend_.copy_to_host(memory(prefix + "losses"), host_losses_.data(), count * sizeof(float));
+  backend_.copy_to_host(memory(prefix + "correct"), host_correct_.data(), count * sizeof(std::int32_t));
+  backend_.synchronize();
+  return {std::span(host_losses_).first(count), std::span(host_correct_).first(count)};
 }
 
 }  // namespace mylos

@@ -37,6 +37,18 @@ struct ActionScope {
   bool as_graphs = false;
 };
 
+/// Whether work is queued as graphs. Throws ExitCode::usage if the configuration wants that and the backend
+/// cannot.
+bool has_graphs(const StepConfig& config, const ComputeBackend& backend);
+
+/// The new tokens of the texts that a pass over the cache continues.
+struct CachedInput {
+  std::span<const std::int32_t> tokens;     ///< (texts, tokens)
+  std::span<const std::int32_t> rows;       ///< (texts) of the cache, each at most once except `padding_row`
+  std::span<const std::int32_t> positions;  ///< (texts) of the first new token; the last is within the cache
+  std::span<const std::int32_t> targets{};  ///< (texts, tokens) of a pass with losses; negative: none
+};
+
 class ModelExecutor {
  public:
   /// Allocates and clears the memory of `program`. With `graphs`, actions can be queued as graphs. All
@@ -64,8 +76,10 @@ class ModelExecutor {
   /// T are targets. A negative token is ignored as a target and read as 0 as an input. `tokens` may change
   /// after this call returns, although the device may still be copying.
   void load(std::span<const std::int32_t> tokens);
-  /// The same for evaluation and generation.
+  /// The same for evaluation.
   void load_evaluation(std::span<const std::int32_t> tokens);
+  /// The same with inputs and targets (B, T) apart.
+  void load_evaluation(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets);
   /// Queues an action; one of a micro-batch must have begun.
   void run(const Occurrence& occurrence, const ActionScope& scope);
 
@@ -84,12 +98,22 @@ class ModelExecutor {
   /// call, `evaluation_losses()` and `evaluation_correct()` hold the losses and hits by row. Row b * T + t is
   /// position t of sample b.
   void evaluate();
-  std::span<const float> evaluation_losses() const { return host_losses_; }
-  std::span<const std::int32_t> evaluation_correct() const { return host_correct_; }
+  std::span<const float> evaluation_losses() const {
+    return std::span(host_losses_).first(static_cast<std::size_t>(shape().rows()));
+  }
+  std::span<const std::int32_t> evaluation_correct() const {
+    return std::span(host_correct_).first(static_cast<std::size_t>(shape().rows()));
+  }
 
-  /// Runs a forward pass in the same way and returns the logits of row `row` as fp32, for the vocabulary
-  /// without padding.
-  std::vector<float> logits(std::int64_t row);
+  /// Runs a pass over the cache, by its number in CacheConfig::passes; no step may be under way. The keys and
+  /// values of earlier positions must be in the cache. The results are valid until the next call.
+  void continue_texts(std::size_t pass, const CachedInput& input);
+  /// The row of the cache for texts that only fill up a pass; at position 0 they read nothing else.
+  std::int32_t padding_row() const { return static_cast<std::int32_t>(program_.config().cache.rows); }
+  /// Copies the results of the last pass over the cache to the host: (texts, vocabulary) as fp32; or the
+  /// losses and hits of all new tokens.
+  std::span<const float> cached_logits();
+  std::pair<std::span<const float>, std::span<const std::int32_t>> cached_losses();
 
  private:
   /// A call under way.
@@ -116,6 +140,9 @@ class ModelExecutor {
   void count(Communicator& communicator, int calls);
   /// Advances the calls in flight.
   void progress();
+  /// The memory (2, B, T) int32 of the next inputs and targets, and their upload into the current slot.
+  std::span<std::int32_t> next_inputs();
+  void upload_inputs();
   /// Memory of the activation `name` in the current slot; null if the rank has none.
   std::byte* memory(std::string_view name) const;
 
@@ -139,6 +166,12 @@ class ModelExecutor {
   std::size_t next_upload_ = 0;
   std::vector<float> host_losses_;
   std::vector<std::int32_t> host_correct_;
+  TransferBuffer cached_upload_;  // of a pass over the cache
+  std::size_t cached_pass_ = 0;   // the last one
+  // By pass; of the first run, in which libraries allocate, there are none.
+  std::vector<std::optional<std::vector<DeviceGraph>>> cached_graphs_;
+  std::vector<std::byte> raw_logits_;
+  std::vector<float> host_logits_;
 };
 
 }  // namespace mylos

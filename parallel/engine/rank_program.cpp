@@ -346,8 +346,8 @@ RankProgram::RankProgram(const StepConfig& config, const Coordinates& coordinate
     const ActionKind kind = excerpt_.schedule.actions[occurrence.index].kind;
     if (is_of_micro_batch(kind) && !is_message(kind)) lowering.step.push_back(&passes_[occurrence.index]);
   });
-  lowering.evaluation = {&evaluation_};
-  lowering.generation = {&generation_};
+  lowering.others = {&evaluation_};
+  for (Pass& pass : cached_) lowering.others.push_back(&pass);
   holding_ = config.parallel.exchange->lower(config.parallel.values, lowering);
   for (int unit = 0; unit < table_.num_units(); ++unit)
     publish_.entries.insert(publish_.entries.end(), lowering.published(unit).begin(),
@@ -384,7 +384,7 @@ double RankProgram::flops_per_step() const {
 void RankProgram::make_passes() {
   publication_.program = &publish_;
   evaluation_.program = &programs_.evaluate;
-  generation_.program = &programs_.generate;
+  for (const Program& program : programs_.cached) cached_.push_back({.program = &program});
   const Schedule& few = excerpt_.schedule;
   passes_.resize(few.actions.size());
   std::set<std::pair<int, bool>> contributed;  // by chunk and part of the backward pass
@@ -501,7 +501,8 @@ void RankProgram::insert_awaits() {
         "the exchange or the messages of this schedule do not allow a step to begin before the one before it "
         "ends");
   }
-  for (Pass* pass : {&publication_, &evaluation_, &generation_}) AwaitInserter(inserter).follow(*pass, 0);
+  for (Pass* pass : {&publication_, &evaluation_}) AwaitInserter(inserter).follow(*pass, 0);
+  for (Pass& pass : cached_) AwaitInserter(inserter).follow(pass, 0);
 }
 
 std::vector<Passage> RankProgram::passages() const {
@@ -523,9 +524,11 @@ std::vector<Passage> RankProgram::passages() const {
       });
     }
   }
-  for (const Pass* pass : {&evaluation_, &generation_}) {
-    if (!pass->program->entries.empty()) passages.push_back({.pass = pass});
-  }
+  const auto add = [&](const Pass& pass, const std::string& prefix) {
+    if (!pass.program->entries.empty()) passages.push_back({.pass = &pass, .prefix = prefix});
+  };
+  add(evaluation_, "");
+  for (std::size_t i = 0; i < cached_.size(); ++i) add(cached_[i], prefix_of(config_.cache.passes[i]));
   return passages;
 }
 

@@ -24,8 +24,8 @@ namespace mylos {
 
 /// What a rank does with the model.
 enum class RankRole : std::uint8_t {
-  training,   ///< steps, evaluation and generation
-  inference,  ///< evaluation and generation; without gradients and optimizer
+  training,   ///< steps, evaluation and passes over the cache
+  inference,  ///< only the last two; without gradients and optimizer
 };
 
 /// A collective or message of a list, counted as by TrafficCounter and CollectiveCall.
@@ -74,7 +74,8 @@ class RankProgram {
   /// Brings weights that were set from outside to the ranks that use them.
   const Pass& publication() const { return publication_; }
   const Pass& evaluation() const { return evaluation_; }
-  const Pass& generation() const { return generation_; }
+  /// By CacheConfig::passes.
+  const std::vector<Pass>& cached() const { return cached_; }
   /// The storages of the guard's state, and of StepMemory for each step under way, used in rotation.
   int guard_state() const { return guard_state_; }
   int step_memory() const { return step_memory_; }
@@ -87,7 +88,8 @@ class RankProgram {
   int num_versions() const { return static_cast<int>(versions_.size()); }
   int previous_weights(int unit) const { return previous_[static_cast<std::size_t>(unit)]; }
   /// The passages of training runs of every length up to the longest whose sequence of slots differs from
-  /// that of shorter runs, with a few micro-batches for many; then, on slot 0, evaluation and generation.
+  /// that of shorter runs, with a few micro-batches for many; then, on slot 0, evaluation and the passes over
+  /// the cache.
   std::vector<Passage> passages() const;
   /// Floating-point operations of the programs of a step, recomputation included.
   double flops_per_step() const;
@@ -122,7 +124,8 @@ class RankProgram {
   std::vector<Entry> pool_;
   std::vector<Pass> passes_;  // by action of the excerpt
   Program reduce_, update_, publish_;
-  Pass publication_, evaluation_, generation_;
+  Pass publication_, evaluation_;
+  std::vector<Pass> cached_;
   Holding holding_;
   std::vector<std::vector<int>> versions_;  // storages, by version and unit
   std::vector<int> previous_;               // storages, by unit; empty if there is one version

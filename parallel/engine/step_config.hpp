@@ -43,6 +43,7 @@ struct StepConfig {
   /// Versions of the weights that each rank keeps; only exchanges that hold weights whole on every rank allow
   /// more than one.
   int weight_versions = 1;
+  CacheConfig cache{};  ///< for generation and for the losses of texts of any length
   /// Record the GPU's work once and queue it as graphs; nothing: if the backend can.
   std::optional<bool> graphs = false;
 
@@ -76,7 +77,8 @@ struct StepConfig {
             .gradient_scale = per_token(),
             .cuts = cuts(schedule),
             .held = schedule.held_chunks(),
-            .splits_backward = schedule.has(ActionKind::backward_weight)};
+            .splits_backward = schedule.has(ActionKind::backward_weight),
+            .cache = cache};
   }
 };
 

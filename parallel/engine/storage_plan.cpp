@@ -186,8 +186,8 @@ StoragePlan::StoragePlan(const Storages& storages, const std::vector<Entry>& poo
   std::int64_t tick = 0;
   for (const Passage& passage : passages) {
     if (passage.brings_tokens) {
-      for (const char* name : {"tokens", "targets"})
-        of_slots[static_cast<std::size_t>(passage.slot)].load(name, tick);
+      for (const char* name : {"tokens", "targets", "rows", "positions"})
+        of_slots[static_cast<std::size_t>(passage.slot)].load(passage.prefix + name, tick);
     }
     for_each_entry(*passage.pass, pool, [&](const Entry& entry, const EntryPlace& place) {
       const int slot = place.slot < 0 ? passage.slot : place.slot;

@@ -18,7 +18,8 @@ namespace mylos {
 struct Passage {
   const Pass* pass = nullptr;
   int slot = 0;               ///< of the micro-batch; micro-batches in flight have separate activations
-  bool brings_tokens = true;  ///< tokens and targets are loaded before it
+  bool brings_tokens = true;  ///< inputs are loaded before it
+  std::string prefix{};       ///< of the names of the inputs (CachedPass)
 };
 
 /// An arena: the storages of a category that the same ranks may share.

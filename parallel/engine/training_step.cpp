@@ -15,14 +15,6 @@ struct StepOutputs {
   GuardState guard;
 };
 
-bool has_graphs(const StepConfig& config, const ComputeBackend& backend) {
-  const bool wanted = config.graphs.value_or(backend.can_capture());
-  if (wanted && !backend.can_capture())
-    fail(ExitCode::usage, "[backend] graphs = true needs a GPU: {} cannot record graphs",
-         backend.description());
-  return wanted;
-}
-
 StepPhase phase_of(ActionKind kind) {
   if (kind == ActionKind::forward) return StepPhase::forward;
   if (is_backward(kind)) return StepPhase::backward;

@@ -77,9 +77,11 @@ class Lowering {
   DType gradient_type() const { return gradient_type_; }
   Storages& storages() { return storages_; }
 
-  /// The passes of a step, of which one micro-batch may stand for many alike; of an evaluation; and of a
-  /// generation. Without training, a step has no passes, and the rank keeps no gradients.
-  std::vector<Pass*> step, evaluation, generation;
+  /// The passes of a step, of which one micro-batch may stand for many alike. Without training, a step has no
+  /// passes, and the rank keeps no gradients.
+  std::vector<Pass*> step;
+  /// Passes outside steps, which follow one another in any order: of an evaluation, and over the cache.
+  std::vector<Pass*> others;
   bool has_gradients() const { return !step.empty(); }
   /// Calls visit(pass, index, range) for the ranges of gradients that the step completes, in order.
   void for_each_completion(const auto& visit) const {

@@ -300,8 +300,9 @@ Holding lower(const ParamValues& values, Lowering& lowering) {
   if constexpr (stage == ZeroStage::parameters) {
     const std::int64_t prefetch = values.integer("parallel.prefetch");
     const bool reshard = values.boolean("parallel.reshard");
-    for (const auto* passes : {&lowering.step, &lowering.evaluation, &lowering.generation})
-      zero.gather_weights(*passes, prefetch, reshard);
+    std::vector<std::vector<Pass*>> sequences = {lowering.step};
+    for (Pass* pass : lowering.others) sequences.push_back({pass});
+    for (const std::vector<Pass*>& passes : sequences) zero.gather_weights(passes, prefetch, reshard);
   }
   if (lowering.has_gradients()) zero.reduce_gradients();
   return holding;

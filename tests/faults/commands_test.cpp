@@ -15,6 +15,7 @@
 
 #include "io/tokens/token_dataset.hpp"
 #include "tests/faults/run_fixture.hpp"
+#include "tests/io/stored_targets.hpp"
 
 namespace mylos::test {
 namespace {
@@ -123,6 +124,123 @@ TEST_F(Commands, EvalFindsWhatTrainingFound) {
   EXPECT_THAT(run_alone({"eval", run_path("run").string(), "--step=4"}).output, HasSubstr("step 4: loss "));
 }
 
+/// The values of a line of `mylos eval`.
+struct Evaluated {
+  double loss = 0.0, accuracy = 0.0, bits = 0.0;
+  std::int64_t tokens = 0;
+};
+
+Evaluated evaluated(const Outcome& outcome) {
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  Evaluated seen;
+  const std::size_t at = outcome.output.find("loss ");
+  const std::string line = at == std::string::npos ? "" : outcome.output.substr(at);
+  EXPECT_EQ(std::sscanf(line.c_str(),
+                        "loss %lf nats per token, accuracy %lf %%, perplexity %*f, bits per byte %lf (%ld",
+                        &seen.loss, &seen.accuracy, &seen.bits, &seen.tokens),
+            4)
+      << outcome.output;
+  return seen;
+}
+
+TEST_F(Commands, EvalWithAStrideGivesEveryTokenALoss) {
+  ASSERT_EQ(train("run", {valid()}).exit_code, 0);
+  // Files that no window of 16 tokens fits into, and one whose end is a short window.
+  Words names;
+  std::vector<std::int32_t> expected;
+  for (const std::string text : {"the quick brown fox jumps over the lazy dog", "again", "a", "and again."}) {
+    names.push_back((scratch() / fmt::format("part{}.bin", names.size())).string());
+    TokenFileWriter writer(names.back());
+    writer.append(std::vector<std::uint16_t>(text.begin(), text.end()));
+    writer.finish();
+    expected.insert(expected.end(), text.begin() + 1, text.end());
+  }
+  const std::string data = "--data=" + (scratch() / "part*.bin").string();
+  const auto run_eval = [&](const std::string& file, int ranks, const Words& more) {
+    Words words = {"eval", run_path("run").string(), data, "--per-token=" + (scratch() / file).string()};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_mylos(words, {.ranks = ranks});
+  };
+  IoThread io;
+  const Outcome outcome = run_eval("one.h5", 1, {"--stride=4"});
+  EXPECT_THAT(outcome.output, HasSubstr("part2.bin with 1 tokens is shorter than a window of 2 tokens"));
+  EXPECT_EQ(occurrences(outcome.output, "never read"), 1) << outcome.output;
+  const Evaluated one = evaluated(outcome);
+  const StoredTargets stored = read_targets(io, scratch() / "one.h5");
+  EXPECT_EQ(stored.token, expected);
+  EXPECT_THAT(stored.targets, ElementsAre(42, 4, 0, 9));
+  EXPECT_EQ(stored.model, run_path("run").string());
+  EXPECT_EQ(stored.step, 8);
+  EXPECT_EQ(stored.context, 16);
+  EXPECT_EQ(stored.stride, 4);
+  EXPECT_EQ(one.tokens, std::ssize(expected));
+  const auto count = static_cast<double>(expected.size());
+  double loss = 0.0;
+  double correct = 0.0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    loss += stored.loss[i];
+    correct += stored.correct[i];
+  }
+  EXPECT_NEAR(one.loss, loss / count, 1e-4);
+  EXPECT_NEAR(one.accuracy, 100.0 * correct / count, 0.01);
+  EXPECT_NEAR(one.bits, loss / count / std::log(2.0), 1e-3);  // a byte per token
+
+  const Evaluated two = evaluated(run_eval("two.h5", 2, {"--stride=4"}));
+  EXPECT_EQ(two.loss, one.loss);
+  EXPECT_EQ(slurp(scratch() / "two.h5"), slurp(scratch() / "one.h5"));
+  evaluated(run_eval("tensor.h5", 2, {"--stride=4", "--parallel.tensor=2"}));
+  StoredTargets tensor = read_targets(io, scratch() / "tensor.h5");
+  ASSERT_EQ(tensor.loss.size(), stored.loss.size());
+  for (std::size_t i = 0; i < tensor.loss.size(); ++i) EXPECT_NEAR(tensor.loss[i], stored.loss[i], 1e-4) << i;
+  tensor.loss = stored.loss;
+  EXPECT_EQ(tensor, stored);
+
+  // Without a stride, whole windows: two of the first file.
+  EXPECT_EQ(evaluated(run_eval("whole.h5", 2, {})).tokens, 32);
+  const StoredTargets whole = read_targets(io, scratch() / "whole.h5");
+  EXPECT_THAT(whole.targets, ElementsAre(32, 0, 0, 0));
+  EXPECT_EQ(whole.stride, 16);
+  EXPECT_EQ(whole.token, std::vector<std::int32_t>(expected.begin(), expected.begin() + 32));
+}
+
+/// Before anything is computed, on every rank.
+TEST_F(Commands, EvalSaysThatItCannotWriteItsFile) {
+  ASSERT_EQ(train("run", {valid(), "--train.steps=2"}).exit_code, 0);
+  for (const char* file : {"none/tokens.h5", "."}) {
+    const std::string name = (scratch() / file).string();
+    const Outcome outcome = run_mylos({"eval", run_path("run").string(), "--per-token=" + name});
+    EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::io));
+    EXPECT_THAT(outcome.output, HasSubstr("mylos: "));
+    EXPECT_THAT(outcome.output, HasSubstr(scratch().string()));
+    EXPECT_EQ(occurrences(outcome.output, "loss "), 0) << outcome.output;
+    EXPECT_EQ(occurrences(outcome.output, "\n"), 1) << outcome.output;
+  }
+}
+
+/// With <|endoftext|>, which has no bytes; with a sidecar of another tokenizer; and without any.
+TEST_F(Commands, EvalKnowsTheBytesOfItsTokens) {
+  ASSERT_EQ(train("run", {valid(), "--train.steps=2"}).exit_code, 0);
+  ASSERT_EQ(train("unknown", {valid(), "--train.steps=2", "--data.tokenizer=none"}).exit_code, 0);
+  const std::string name = (scratch() / "ends.bin").string();
+  std::vector<std::uint16_t> tokens(33, 'a');
+  for (std::size_t i = 1; i < tokens.size(); i += 2) tokens[i] = 256;
+  TokenFileWriter writer(name);
+  writer.append(tokens);
+  writer.finish();
+  const auto eval = [&](const std::string& run) {
+    return run_alone({"eval", run_path(run).string(), "--data=" + name});
+  };
+  const Evaluated seen = evaluated(eval("run"));
+  EXPECT_NEAR(seen.bits, 2 * seen.loss / std::log(2.0), 2e-3);
+  EXPECT_THAT(eval("unknown").output, testing::Not(HasSubstr("bits per byte")));
+  write_sidecar(name, {.tokenizer = {.name = "bytes", .ranks = ""},
+                       .vocab = 257,
+                       .tokens = 33,
+                       .content = std::string(32, '0'),
+                       .documents = 16});
+  EXPECT_EQ(evaluated(eval("unknown")).tokens, 32);
+}
+
 /// On two ranks (the extent of its tensor axis), on one, and on three (not a multiple of that extent).
 TEST_F(Commands, EvalAndGenerateOfATensorParallelRunTakeAnyNumberOfRanks) {
   const Words words = {valid(),
@@ -223,7 +341,7 @@ TEST_F(Commands, InspectShowsTheProgramOfARank) {
       sums[program].second += flops;
     }
   }
-  EXPECT_EQ(sums.size(), 7U);
+  EXPECT_EQ(sums.size(), 6U);
   for (const auto& [name, sum] : sums) {
     EXPECT_TRUE(sum.first > 0.0 || name == "reduce" || name == "step" || name == "publish") << name;
     EXPECT_NEAR(sum.first, sum.second, 1e-3) << name;

@@ -137,9 +137,9 @@ TEST_F(DataGuesses, OptionsThatCannotBeFollowedAreRefused) {
   ASSERT_EQ(train("run", {"--train.stop_step=2"}).exit_code, 0);
   const std::string checkpoint = checkpoint_path("run", 2).string();
   const std::pair<Words, const char*> cases[] = {
-      {{"eval", checkpoint, "--step=2", "--data=" + tokens().string()}, "--step=2 is for a run directory"},
+      {{"eval", checkpoint, "--step=2", "--data=" + tokens().string()}, "--step is for a run directory"},
       {{"train", deck().string(), "--dry-run", "--plugin-path=" + file("none")}, "--plugin-path: "},
-      {{"generate", checkpoint, "--step=2"}, "--step=2 is for a run directory"},
+      {{"generate", checkpoint, "--step=2"}, "--step is for a run directory"},
   };
   for (const auto& [words, problem] : cases) {
     const Outcome outcome = alone(words);

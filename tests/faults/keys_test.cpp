@@ -60,6 +60,7 @@ const Words sgd = {"--optim.name=sgd"};
 const Words zero3 = {"--parallel.exchange=zero3", "--model.layers=3"};
 const Words tensor = {"--parallel.tensor=2"};
 const Words bf16 = {"--train.dtype=bf16"};
+const Words choices = {"--eval.choices=choices.jsonl"};
 
 /// With an effect in the file system, in time or on other machines only.
 Key shown_by(const char* test) {
@@ -74,6 +75,7 @@ const std::map<std::string, Key> keys = {
      {{"--model.preset=gpt2-124m", "--model.layers=0"},
       {"--model.preset=gpt2-355m", "--model.layers=0"},
       shape + other_tensors}},
+    {"model.init", shown_by("InitialModel.BecomesTheMasterUnrounded")},
     {"model.layers", {{}, {"--model.layers=2"}, shape + other_tensors}},
     {"model.heads", {{}, {"--model.heads=4"}, numbers + Names{"model", "activations", "peak"}}},
     {"model.width", {{}, {"--model.width=64"}, shape + other_tensors}},
@@ -137,6 +139,13 @@ const std::map<std::string, Key> keys = {
     {"data.ranks", shown_by("Tokenize.GeneratesTextFromARunOnGpt2Tokens")},
     {"eval.every", {{}, {"--eval.every=1"}, {"evaluations", "evaluated"}}},
     {"eval.batches", {{}, {"--eval.batches=2"}, {"evaluated", "evaluated tokens"}}},
+    {"eval.choices", {{}, choices, {"answered", "answers", "cache", "peak"}}},
+    {"eval.choices_style", {choices, choices + Words{"--eval.choices_style=harness"}, {"answers"}}},
+    {"eval.choices_limit",
+     {.a = choices,
+      .b = choices + Words{"--eval.choices_limit=1"},
+      .differs = {"answered"},
+      .may_differ = {"cache", "peak"}}},
     {"parallel.data", refused({"--parallel.data=1"}, 2)},
     {"parallel.tensor",
      {.b = tensor,
@@ -239,6 +248,10 @@ class EveryKey : public RunTest {
     for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::uint16_t>(i * i % 251);
     writer.append(ids);
     writer.finish();
+    // By tokens, the beginning with a space and a letter is likelier; by letters, the other one, of which the
+    // space is a smaller part.
+    const std::string question = "{\"ctx\": \"again\", \"endings\": [\"a\", \"~~~~~~~~\"], \"label\": 1}\n";
+    spill(scratch() / "choices.jsonl", question + question);
   }
 
   /// The values of a column; one that repeats the one before is left out.
@@ -279,6 +292,10 @@ class EveryKey : public RunTest {
     take("evaluations", evaluations, "step");
     take("evaluated", evaluations, "loss");
     take("evaluated tokens", evaluations, "tokens");
+    MetricsTable answers = read_table(run, "choices");
+    take("answered", answers, "examples");
+    for (const char* column : {"accuracy", "normalised_accuracy", "right_loss"})
+      facets["answers"] += text_of(answers[column]) + "/ ";
     MetricsTable launches = read_table(run, "launches");
     take("threads", launches, "threads");
     take("peak_tflops", launches, "peak_tflops");
@@ -330,7 +347,7 @@ class EveryKey : public RunTest {
     for (const std::string& word : words) {
       const std::size_t equals = word.find('=');
       const std::string value = word.substr(equals + 1);
-      const bool is_file = value == "other.bin" || value == "elsewhere";
+      const bool is_file = value == "other.bin" || value == "elsewhere" || value == "choices.jsonl";
       options[word.substr(0, equals)] = is_file ? (scratch() / value).string() : value;
     }
     Words all;

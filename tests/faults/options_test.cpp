@@ -83,6 +83,8 @@ TEST_F(Options, EachThatIsDocumentedWorks) {
   ASSERT_EQ(trained("run").exit_code, 0);
   spill(scratch() / "text.txt", "a text of some length, which is long enough to hold out a part of it");
   spill(scratch() / "lines.jsonl", "{\"body\": \"one\"}\n{\"body\": \"two\"}\n{\"body\": \"three\"}\n");
+  spill(scratch() / "choices.jsonl", R"({"ctx": "the", "endings": ["fox", "dog"], "label": 0})");
+  spill(scratch() / "prompts.jsonl", R"({"prompt": "the"})");
   const std::string run = run_path("run").string();
   const std::string step = checkpoint_path("run", 2).string();
   const std::string text = (scratch() / "text.txt").string();
@@ -94,9 +96,17 @@ TEST_F(Options, EachThatIsDocumentedWorks) {
        "--progress=none", plugins},
       {"train", deck().string(), "--print-dir"},
       {"train", deck().string(), "--dry-run", "--ranks=2", "--ranks-per-node=1", "--layout"},
-      {"eval", run, "--data=" + tokens().string(), "--step=step_2", "--max-loss=100", plugins},
+      {"eval", run, "--data=" + tokens().string(), "--step=step_2", "--max-loss=100", "--stride=8",
+       "--per-token=" + at("tokens.h5"), "--dtype=bf16", "--ranks=unused", plugins},
+      {"eval", run, "--choices=" + at("choices.jsonl"), "--style=harness", "--limit=1",
+       "--output=" + at("answers.jsonl")},
       {"generate", run, "--prompt=the ", "--tokens=1e1", "--temperature=+0.5", "--top-k=3", "--seed=7",
-       "--step=2", "--ranks=unused", plugins},
+       "--step=2", "--ranks=unused", "--stop=one", "--stop=two", "--top-p=0.9", "--repetition-penalty=1.1",
+       "--dtype=bf16", plugins},
+      {"generate", run, "--prompts=" + at("prompts.jsonl"), "--samples=2", "--batch=3",
+       "--output=" + at("texts.jsonl")},
+      {"convert", run, at("model"), "--to=hf", "--dtype=bf16", "--step=2", "--ranks=unused", plugins},
+      {"convert", at("model"), at("model.bin"), "--to=llmc"},
       {"tokenize", text, "--tokenizer=bytes", "--output=" + at("out.bin"), "--valid-output=" + at("held.bin"),
        "--valid-fraction=0.25", "--format=text", "--threads=1", plugins},
       {"tokenize", lines, "--output=" + at("shards"), "--shard-tokens=1e1", "--continue", "--format=jsonl",
@@ -127,7 +137,7 @@ TEST_F(Options, EachThatIsDocumentedWorks) {
       EXPECT_TRUE(used[command].contains(option))
           << "mylos " << command << " --" << option << " is not used in this test";
   }
-  EXPECT_GE(commands, 8);
+  EXPECT_GE(commands, 9);
 }
 
 /// The user's value of what a command chooses by itself wins, in any order and on any number of ranks.
@@ -156,7 +166,8 @@ TEST_F(Options, EvalAndGenerateTakeTheirDeckParameters) {
   expect_code(alone({"eval", run, "--backend.threads=x"}), ExitCode::usage, "threads = x is not an integer");
   expect_code(alone({"eval", run, "--backend.threads=1", "--backend.threads=2"}), ExitCode::usage,
               "given twice: 1 and 2");
-  expect_code(alone({"eval", run, "--train.steps=3"}), ExitCode::usage, "only [comm], [backend] and [io]");
+  expect_code(alone({"eval", run, "--train.steps=3"}), ExitCode::usage,
+              "only [comm], [backend], [io] and [parallel]");
 }
 
 TEST_F(Options, MistakesEndWithOneLine) {
@@ -174,8 +185,13 @@ TEST_F(Options, MistakesEndWithOneLine) {
       {{"eval", run, "--max-loss=nan"}, "--max-loss=nan is not a finite number"},
       {{"eval", run, "--data="}, "\"\" names no file"},
       {{"eval", run, "--data=" + (scratch() / "none.bin").string()}, "none.bin does not exist"},
+      {{"eval", run, "--stride=0"}, "--stride=0 must be at least 1"},
+      {{"eval", run, "--stride=17"}, "--stride=17 must be at most 16, the number of tokens of a window"},
+      {{"eval", run, "--per-token="}, "--per-token is empty; name a file"},
+      {{"eval", run, "--per-token=" + tokens().string()}, "train.bin is one of the inputs; name another"},
+      {{"eval", run, "--per-token=" + run + "/metrics.h5"}, "metrics.h5 is a run's file; name another file"},
       {{"eval", run, "--step=3x"}, "--step=3x must be newest, a step N or step_N"},
-      {{"eval", step, "--step=2"}, "--step=2 is for a run directory, but"},
+      {{"eval", step, "--step=2"}, "--step is for a run directory, but"},
       {{"eval", run, "--prompt=x"}, "mylos eval has no option --prompt=x (mylos generate has it)"},
       {{"train", deck().string(), "--lr=1"}, "mylos train has no option --lr=1 (did you mean --optim.lr?)"},
       {{"train", deck().string(), "--restart=5x", "--dry-run"}, "--restart=5x must be"},
@@ -456,7 +472,7 @@ TEST_F(Idle, NumbersOfADivergedModelStayShort) {
                                  "--optim.clip_norm=0", "--optim.schedule=constant"},
                                 {.ranks = 1});
   for (const std::string& text : {outcome.output, alone({"eval", run_path("run").string()}).output}) {
-    EXPECT_TRUE(std::regex_search(text, std::regex("perplexity [0-9.]+e[+][0-9]+ \\("))) << text;
+    EXPECT_TRUE(std::regex_search(text, std::regex("perplexity [0-9.]+e[+][0-9]+( \\(|, bits)"))) << text;
     EXPECT_FALSE(std::regex_search(text, std::regex("[0-9]{12}"))) << text;
   }
 }

@@ -30,8 +30,9 @@ void read_all(const std::string& name, TokenFormat format, std::int64_t vocab, s
     data.sample(i, window.data());
     check();
   }
-  for (std::int64_t i = 0; i < data.num_sequential(); ++i) {
-    data.sequential(i, window.data());
+  const EvaluationWindows windows(data);
+  for (std::int64_t i = 0; i < windows.size(); ++i) {
+    data.read(windows[i].file, windows[i].first, window);
     check();
   }
 }

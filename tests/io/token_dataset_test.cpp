@@ -172,10 +172,11 @@ TEST_F(TokenTest, TheOrderDependsOnSeedAndIndexAlone) {
 
 TEST_F(TokenTest, EvaluationReadsInFileOrder) {
   const TokenDataset data = dataset_of(counting_file(33), 8);
-  ASSERT_EQ(data.num_sequential(), 4);
+  const EvaluationWindows windows(data);
+  ASSERT_EQ(windows.size(), 4);
   std::vector<std::int32_t> window(9);
   for (std::int64_t i = 0; i < 4; ++i) {
-    data.sequential(i, window.data());
+    data.read(windows[i].file, windows[i].first, window);
     EXPECT_EQ(window.front(), i * 8);
     EXPECT_EQ(window.back(), i * 8 + 8);
   }
@@ -379,7 +380,7 @@ TEST_F(Sources, MayHaveNoHeader) {
   const TokenDataset data = open("nanogpt=" + name, 8);
   EXPECT_EQ(data.num_tokens(), 100);
   std::vector<std::int32_t> window(9);
-  data.sequential(11, window.data());
+  data.read(0, 88, window);
   EXPECT_EQ(window[0], 88);
   EXPECT_EQ(open_error(name),
             fmt::format("65 {} has 200 bytes; a token file begins with a header of 1024", name));
@@ -445,6 +446,7 @@ TEST_F(Sources, AgreeOnTheirTokenizer) {
   ASSERT_TRUE(data.origin());
   EXPECT_EQ(data.origin()->tokenizer.text(), "gpt2 (ranks 12)");
   EXPECT_EQ(data.origin()->file, path("a_0.bin"));
+  EXPECT_EQ(open_error(a, 50304), "good");  // a padded vocabulary
   EXPECT_EQ(
       open_error(a, 257),
       fmt::format("2 [model] vocab = 257, but {} holds tokens of gpt2 (ranks 12), which has a vocabulary "
@@ -467,15 +469,77 @@ TEST_F(Sources, AgreeOnTheirTokenizer) {
 
 TEST_F(Sources, OfManyFilesAreReadInOrderByEvaluations) {
   const TokenDataset data = open(counting_files("t", {20, 0, 5, 33}), 8);
-  ASSERT_EQ(data.num_sequential(), 2 + 4);
+  const EvaluationWindows windows(data);
+  ASSERT_EQ(windows.size(), 2 + 4);
+  EXPECT_EQ(windows.targets(), (std::vector<std::int64_t>{16, 0, 0, 32}));
   std::vector<std::int32_t> starts;
   std::vector<std::int32_t> window(9);
-  for (std::int64_t i = 0; i < data.num_sequential(); ++i) {
-    data.sequential(i, window.data());
+  for (std::int64_t i = 0; i < windows.size(); ++i) {
+    EXPECT_EQ(windows[i].inputs, 8);
+    EXPECT_EQ(windows[i].counted, 8);
+    data.read(windows[i].file, windows[i].first, window);
     EXPECT_EQ(window[8], window[0] + 8);
     starts.push_back(window[0]);
   }
   EXPECT_EQ(starts, (std::vector<std::int32_t>{0, 8, 25, 33, 41, 49}));
+}
+
+/// Against the loop of transformers' guide to perplexity, whose windows of T + 1 tokens have T targets.
+TEST_F(Sources, WithAStrideCountEachTargetOnce) {
+  constexpr std::int64_t seq_len = 8;
+  const std::vector<std::size_t> sizes = {20, 0, 1, 2, 5, 8, 9, 10, 33, 16, 17, 18};
+  const TokenDataset data = open_dataset(parse_sources(counting_files("t", sizes)), TokenFile::most_ids,
+                                         seq_len, 3, "none", ShortFiles::read);
+  for (std::int64_t stride = 1; stride <= seq_len; ++stride) {
+    SCOPED_TRACE(stride);
+    const EvaluationWindows windows(data, stride);
+    EXPECT_EQ(windows.stride(), stride);
+    std::int64_t index = 0;
+    for (std::size_t i = 0; i < data.num_files(); ++i) {
+      SCOPED_TRACE(fmt::format("file {}", i));
+      const std::int64_t size = data.files()[i].size();
+      std::int64_t counted = 0;
+      for (std::int64_t begin = 0, previous_end = 1; size > 1; begin += stride) {
+        const std::int64_t end = std::min(begin + seq_len + 1, size);
+        ASSERT_LT(index, windows.size());
+        const EvaluationWindows::Window window = windows[index++];
+        ASSERT_EQ(window.file, i);
+        ASSERT_EQ(window.first, begin);
+        ASSERT_EQ(window.inputs, end - begin - 1);
+        ASSERT_EQ(window.counted, end - previous_end);
+        ASSERT_GT(window.counted, 0);
+        counted += window.counted;
+        previous_end = end;
+        if (end == size) break;
+      }
+      EXPECT_EQ(counted, std::max<std::int64_t>(size - 1, 0));
+      EXPECT_EQ(windows.targets()[i], counted);
+    }
+    EXPECT_EQ(index, windows.size());
+  }
+}
+
+TEST_F(Sources, WithAStrideMayBeShort) {
+  const auto open_short = [](const std::string& text) {
+    return open_dataset(parse_sources(text), TokenFile::most_ids, 8, 3, "none", ShortFiles::read);
+  };
+  EXPECT_EQ(open_short(counting_files("a", {2, 3})).warnings(), std::vector<std::string>{});
+  const std::vector<std::string> warnings = open_short(counting_files("b", {2, 1, 0})).warnings();
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_EQ(warnings[0], fmt::format("{} with 1 tokens and 1 more file are shorter than a window of 2 tokens "
+                                     "and never read",
+                                     path("b_1.bin").string()));
+  const std::string text = counting_files("c", {1, 0});
+  try {
+    open_short(text);
+    ADD_FAILURE() << "opened";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_data);
+    EXPECT_EQ(std::string(error.what()),
+              fmt::format("{} has 1 tokens and the other files of its source have no more; an evaluation "
+                          "needs 2",
+                          path("c_0.bin").string()));
+  }
 }
 
 }  // namespace

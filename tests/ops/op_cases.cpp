@@ -153,28 +153,30 @@ class Table {
     std::int64_t offset = 0;  // shifts every tensor off its 64-byte boundary
   };
 
-  void linear(bool full_size, const Linear& s, DType dtype) {
-    const std::string detail = linear_detail(s, dtype);
-    const double spread = unit_spread / std::sqrt(static_cast<double>(s.inputs));
-    const Operand w =
-        shifted(s, transposed_if(s.transposed, input("w", dtype, {s.inputs, s.outputs}, -spread, spread)));
+  /// The forward product alone.
+  const OpCase& linear_forward(bool full_size, const Linear& s, DType dtype) {
     OpCase forward{.op = Op::linear_forward,
                    .full_size = full_size,
-                   .detail = detail,
-                   .operands = {shifted(s, input("x", dtype, {s.rows, s.inputs})), w,
+                   .detail = linear_detail(s, dtype),
+                   .operands = {shifted(s, input("x", dtype, {s.rows, s.inputs})), weight(s, dtype),
                                 shifted(s, result("y", dtype, {s.rows, s.outputs}, 2e-6))}};
     if (s.bias) forward.operands.push_back(shifted(s, input("bias", dtype, {s.outputs})));
-    OpCase sum = forward;
+    add(std::move(forward));
+    return cases.back();
+  }
+
+  void linear(bool full_size, const Linear& s, DType dtype) {
+    OpCase sum = linear_forward(full_size, s, dtype);
+    sum.bytes = 0.0;
     sum.op = Op::linear_add_forward;
     sum.operands[2] = shifted(s, result("y", dtype, {s.rows, s.outputs}, 2e-6, false, bf16_chained));
     sum.operands[2].floor = unit_spread;  // the terms may cancel
     sum.operands.push_back(shifted(s, input("residual", dtype, {s.rows, s.outputs})));
-    add(std::move(forward));
     if (!s.transposed) add(std::move(sum));
     add({.op = Op::linear_backward_input,
          .full_size = full_size,
-         .detail = detail,
-         .operands = {shifted(s, input("dy", dtype, {s.rows, s.outputs})), w,
+         .detail = linear_detail(s, dtype),
+         .operands = {shifted(s, input("dy", dtype, {s.rows, s.outputs})), weight(s, dtype),
                       shifted(s, result("dx", dtype, {s.rows, s.inputs}, 2e-6))}});
   }
 
@@ -264,6 +266,22 @@ class Table {
                       bytes_of_rows(add_wpe ? 2.0 * positions : static_cast<double>(s.context), gradient)});
       }
     }
+  }
+
+  /// Texts at positions of their own; tokens beyond the last position contribute without one.
+  void embedding_at(bool full_size, const Embedding& s, DType dtype, std::vector<std::int32_t> positions) {
+    const double rows = static_cast<double>(s.samples * s.length * s.width);
+    add({.op = Op::embedding_forward,
+         .full_size = full_size,
+         .detail = fmt::format("{}_B{}_T{}_V{}_C{}_S{}_at{}_positions", name_of(dtype), s.samples, s.length,
+                               s.vocab, s.width, s.context, s.position),
+         .operands = {input("tokens", DType::int32, {s.samples, s.length}, 0.0, static_cast<double>(s.vocab)),
+                      input("wte", dtype, {s.vocab, s.width}), input("wpe", dtype, {s.context, s.width}),
+                      input("positions", DType::int32, {s.samples}),
+                      result("out", dtype, {s.samples, s.length, s.width}, 1e-6)},
+         .position = s.position,
+         .integers = {{"positions", std::move(positions)}},
+         .bytes = 3.0 * rows * static_cast<double>(size_of(dtype))});
   }
 
   // ---- Layer normalisation
@@ -464,6 +482,56 @@ class Table {
     add(std::move(backward));
   }
 
+  // ---- A cache of keys and values
+
+  struct Cache {
+    std::int64_t tokens, heads, head_size, capacity, num_rows;
+    std::vector<std::int32_t> rows, positions;  // of the texts
+  };
+
+  void cache(bool full_size, const Cache& s, DType dtype) {
+    const auto texts = static_cast<std::int64_t>(s.rows.size());
+    const std::string detail =
+        fmt::format("{}_B{}_T{}_H{}_D{}_S{}_R{}_at{}", name_of(dtype), texts, s.tokens, s.heads, s.head_size,
+                    s.capacity, s.num_rows, fmt::join(s.positions, "_"));
+    const Shape cache_shape = {s.num_rows, s.heads, s.capacity, s.head_size};
+    const Shape token_shape = {texts, s.tokens, s.heads, s.head_size};
+    const std::int64_t row = s.heads * s.head_size;
+    const auto packed = [&](std::int64_t part, std::string name) {  // in (B, T, 3, H, D)
+      Operand operand = input(std::move(name), dtype, token_shape);
+      operand.view.stride = {s.tokens * 3 * row, 3 * row, s.head_size, 1};
+      return in_storage(std::move(operand), "qkv", part * row);
+    };
+    const Operand rows = input("rows", DType::int32, {texts});
+    const Operand positions = input("positions", DType::int32, {texts});
+    double appended = 0.0;
+    double seen = 0.0;  // positions, by each text once
+    for (const std::int32_t first : s.positions) {
+      appended += static_cast<double>(std::min(s.tokens, s.capacity - first));
+      seen += static_cast<double>(std::min(s.tokens + first, s.capacity));
+    }
+    const double token_bytes = static_cast<double>(row) * static_cast<double>(size_of(dtype));
+    OpCase append{.op = Op::cache_append,
+                  .full_size = full_size,
+                  .detail = detail,
+                  .operands = {packed(1, "key"), packed(2, "value"), rows, positions,
+                               result("keys", dtype, cache_shape, 0.0, true, 0.0),
+                               result("values", dtype, cache_shape, 0.0, true, 0.0)},
+                  .integers = {{"rows", s.rows}, {"positions", s.positions}},
+                  .bytes = 4.0 * appended * token_bytes};
+    // A benchmark would need very many caches, until they are out of the processor's.
+    if (!full_size) add(std::move(append));
+    add({.op = Op::cached_attention,
+         .full_size = full_size,
+         .detail = detail,
+         .operands = {packed(0, "query"), input("keys", dtype, cache_shape),
+                      input("values", dtype, cache_shape), rows, positions,
+                      result("output", dtype, token_shape, 2e-6)},
+         .scale = 1.0F / std::sqrt(static_cast<float>(s.head_size)),
+         .integers = {{"rows", s.rows}, {"positions", s.positions}},
+         .bytes = 2.0 * (seen + static_cast<double>(texts * s.tokens)) * token_bytes});
+  }
+
   // ---- Cross entropy
 
   void softmax_statistics(bool full_size, std::int64_t rows, std::int64_t vocab, std::int64_t padded,
@@ -574,6 +642,11 @@ class Table {
                        s.offset == 0 ? "" : "_unaligned");
   }
 
+  static Operand weight(const Linear& s, DType dtype) {
+    const double spread = unit_spread / std::sqrt(static_cast<double>(s.inputs));
+    return shifted(s, transposed_if(s.transposed, input("w", dtype, {s.inputs, s.outputs}, -spread, spread)));
+  }
+
   static Operand shifted(const Linear& s, Operand operand) {
     operand.offset = s.offset;
     return operand;
@@ -596,8 +669,9 @@ class Table {
 void add_small_cases(Table& table) {
   for (const std::int64_t n : {1, 7, 1000, 100003, (1 << 20) + 3}) table.elementwise(false, n);
 
-  const std::vector<Table::Linear> layers = {{1, 1, 1},     {1, 16, 48},    {7, 25, 33},   {33, 100, 12},
-                                             {65, 80, 257}, {130, 64, 320}, {256, 96, 384}};
+  const std::vector<Table::Linear> layers = {
+      {1, 1, 1},   {1, 16, 48},   {1, 85, 1030}, {2, 64, 257},  {3, 33, 40},    {4, 17, 85},   {5, 100, 300},
+      {7, 25, 33}, {8, 130, 515}, {33, 100, 12}, {65, 80, 257}, {130, 64, 320}, {256, 96, 384}};
   bool bias = true;
   for (Table::Linear layer : layers) {
     for (const bool transposed : {false, true}) {
@@ -618,6 +692,7 @@ void add_small_cases(Table& table) {
   for (const DType dtype : float_types) {
     const Table::Linear unaligned{.rows = 33, .inputs = 48, .outputs = 40, .offset = 3};
     table.linear(false, unaligned, dtype);
+    for (const bool transposed : {false, true}) table.linear(false, {3, 48, 140, transposed, true, 3}, dtype);
     table.linear_weight(false, unaligned, dtype, dtype, true);
 
     table.embedding(false, {1, 1, 17, 16, 8, 0}, dtype);
@@ -628,6 +703,10 @@ void add_small_cases(Table& table) {
     table.embedding(false, {3, 130, 2, 300, 130, 0}, dtype);  // more columns than a GPU's block has threads
     table.embedding(false, {3, 65, 50, 100, 80, 5, 20, 40}, dtype);
     table.embedding(false, {3, 65, 50, 25, 80, 0, 0, 30}, dtype);
+
+    table.embedding_at(false, {3, 1, 50, 25, 16, 0}, dtype, {0, 15, 7});
+    table.embedding_at(false, {2, 5, 50, 100, 16, 2}, dtype, {9, 0});
+    table.embedding_at(false, {2, 70, 50, 100, 90, 0}, dtype, {19, 35});  // one text goes on beyond the end
 
     for (const std::int64_t rows : {1, 7, 130}) {
       for (const std::int64_t width : {16, 25, 100, 768}) table.layernorm(false, rows, width, dtype);
@@ -661,6 +740,14 @@ void add_small_cases(Table& table) {
     table.attention(false, {2, 7, 20, 3, 25, 13, 0.0F, false}, dtype);
     table.attention(false, {1, 16, 40, 2, 80, 10, 0.0F, false}, dtype);  // keys that no query sees
     table.attention(false, {2, 33, 97, 2, 64, 64, 0.1F, false}, dtype);
+
+    table.cache(false, {1, 1, 1, 1, 1, {0}, {0}}, dtype);
+    table.cache(false, {1, 12, 64, 70, 4, {2, 0, 3}, {0, 63, 64}}, dtype);
+    table.cache(false, {1, 5, 17, 130, 3, {1, 2}, {129, 40}}, dtype);
+    table.cache(false, {7, 5, 17, 40, 3, {2, 0}, {0, 33}}, dtype);   // to the last position
+    table.cache(false, {9, 3, 100, 20, 2, {1, 0}, {15, 3}}, dtype);  // and beyond
+    table.cache(false, {33, 2, 16, 200, 2, {0, 1}, {167, 90}}, dtype);
+    table.cache(false, {2, 2, 80, 300, 1, {0}, {255}}, dtype);
 
     table.softmax_statistics(false, 1, 257, 320, 0, dtype);
     table.softmax_statistics(false, 33, 2, 16, 40, dtype);
@@ -707,6 +794,20 @@ void add_full_size_cases(Table& table) {
               .rows = rows, .inputs = width, .outputs = padded_vocab, .transposed = true, .bias = false}}) {
       table.linear(true, layer, dtype);
       table.linear_weight(true, layer, dtype, DType::fp32, true);
+    }
+    for (const std::int64_t few : {1, 8}) {
+      for (Table::Linear layer : {Table::Linear{few, width, 3 * width}, Table::Linear{few, width, width},
+                                  Table::Linear{few, width, 4 * width}, Table::Linear{few, 4 * width, width},
+                                  Table::Linear{few, width, padded_vocab, true, false}})
+        table.linear_forward(true, layer, dtype);
+      for (const std::int32_t position : {127, 1023}) {
+        Table::Cache cache{1, 12, 64, position + 1, few, {}, {}};
+        for (std::int32_t r = 0; r < few; ++r) {
+          cache.rows.push_back(r);
+          cache.positions.push_back(position);
+        }
+        table.cache(true, cache, dtype);
+      }
     }
     table.linear_gelu(true, {rows, width, 4 * width}, dtype);
     table.linear_gelu(true, {rows, 4 * width, width}, dtype);

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "core/ops/compute_backend.hpp"
@@ -34,6 +35,8 @@ enum class Op : std::uint8_t {
   dropout_add,
   attention_forward,
   attention_backward,
+  cache_append,
+  cached_attention,
   softmax_statistics,
   cross_entropy,
   linear_add_forward,
@@ -99,6 +102,8 @@ struct OpCase {
   float dropout = 0.0F;
   StepScalars scalars{};
   std::vector<Segment> segments{};
+  /// The values of operands that are not drawn, such as positions in a cache.
+  std::vector<std::pair<std::string, std::vector<std::int32_t>>> integers{};
 
   double flops = 0.0;  ///< of the operation
   double bytes = 0.0;  ///< the least that must be read and written
@@ -159,6 +164,7 @@ void with_operation(const OpCase& c, const Tensor& tensor, const CaseMemory& mem
     };
     if constexpr (std::is_same_v<Record, AttentionForward>) set_attention(record);
     if constexpr (std::is_same_v<Record, AttentionBackward>) set_attention(record.forward);
+    if constexpr (std::is_same_v<Record, CachedAttention>) record.scale = c.scale;
     if constexpr (std::is_same_v<Record, CrossEntropy>) {
       record.gradient_scale = c.scale;
       if (!c.write_gradient) record.scalars = nullptr;

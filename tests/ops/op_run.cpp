@@ -134,6 +134,11 @@ Contents initial_contents(const OpCase& c) {
     if (operand.role == Role::input || operand.role == Role::updated) fill_uniform(operand, contents);
     derives = derives || operand.role == Role::derived;
   }
+  for (const auto& [name, values] : c.integers) {
+    Array array({static_cast<std::int64_t>(values.size())});
+    std::ranges::copy(values, array.values.begin());
+    write(*c.find(name), contents, array);
+  }
   if (derives) derive_inputs(c, contents);
   return contents;
 }
@@ -190,8 +195,8 @@ void run_oracle(const OpCase& c, Arrays& arrays) {
       break;
     }
     case Op::embedding_forward:
-      arrays["out"] =
-          oracle::embedding_forward(in("tokens"), c.first_token, in("wte"), in("wpe"), c.position);
+      arrays["out"] = oracle::embedding_forward(in("tokens"), c.first_token, in("wte"), in("wpe"), c.position,
+                                                in("positions"));
       break;
     case Op::embedding_backward:
       oracle::embedding_backward(in("tokens"), c.first_token, in("dout"), c.position, arrays.at("dwte"),
@@ -235,6 +240,14 @@ void run_oracle(const OpCase& c, Arrays& arrays) {
       arrays["value_grad"] = std::move(gradients.value);
       break;
     }
+    case Op::cache_append:
+      oracle::cache_append(in("key"), in("rows"), in("positions"), arrays.at("keys"));
+      oracle::cache_append(in("value"), in("rows"), in("positions"), arrays.at("values"));
+      break;
+    case Op::cached_attention:
+      arrays["output"] = oracle::cached_attention(in("query"), in("keys"), in("values"), in("rows"),
+                                                  in("positions"), c.scale);
+      break;
     case Op::softmax_statistics:
       arrays["statistics"] = oracle::softmax_statistics(in("logits"), in("targets"), c.vocab, c.first_token);
       break;

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Properties that hold bit for bit or nearly so: masks, rounding, zeros, skipped steps, layout independence.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <deque>
 #include <limits>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -616,6 +619,186 @@ TEST_P(OpsExactTest, RowsDoNotDependOnTheBatch) {
                                  .rstd = rstd.ref().rows(0, 1)});
   const std::vector<float> values = whole.values();
   EXPECT_EQ(bits(one.values()), bits({values.begin() + 20 * width, values.begin() + 21 * width}));
+}
+
+/// Generation relies on this: a text is the same alone and beside others.
+TEST_P(OpsExactTest, FewRowsDoNotDependOnOtherRowsOrColumns) {
+  if (!backend().host_accessible()) GTEST_SKIP() << "promised on the host only";
+  const auto check = [&](auto element, std::int64_t in, std::int64_t out, bool transposed) {
+    using T = decltype(element);
+    SCOPED_TRACE(std::string(name_of(dtype_of<T>())) + (transposed ? " transposed" : " row-major"));
+    constexpr std::int64_t rows = 8;
+    const auto narrow = [&](std::int64_t n) {
+      std::vector<T> values;
+      for (const float value : ramp(static_cast<std::size_t>(n))) values.push_back(T(value));
+      return device(values);
+    };
+    const auto x = narrow(rows * in);
+    const auto w = narrow(in * out);
+    const auto bias = narrow(out);
+    const auto residual = narrow(rows * out);
+    const auto y = narrow(rows * out);
+    const auto pre = narrow(rows * out);
+    // Results of rows [first, first + count) and columns [from, to), row by row.
+    const auto run = [&](int operation, std::int64_t first, std::int64_t count, std::int64_t from,
+                         std::int64_t to) {
+      TensorRef part = w.ref({in, to - from});
+      part.stride = transposed ? std::array<std::int64_t, 5>{1, in} : std::array<std::int64_t, 5>{out, 1};
+      part.data = w.data() + from * (transposed ? in : 1);
+      const TensorRef some = x.ref({rows, in}).rows(first, count);
+      const TensorRef added(bias.data() + from, dtype_of<T>(), {to - from});
+      const TensorRef result = y.ref().flat(0, count * (to - from)).reshaped({count, to - from});
+      if (operation == 0) backend().run(LinearForward{.x = some, .w = part, .bias = added, .y = result});
+      if (operation == 1) {
+        backend().run(LinearGeluForward{.x = some,
+                                        .w = part,
+                                        .bias = added,
+                                        .pre = pre.ref().flat(0, result.size()).reshaped({count, to - from}),
+                                        .y = result});
+      }
+      if (operation == 2) {
+        backend().run(LinearAddForward{.x = some,
+                                       .w = part,
+                                       .bias = added,
+                                       .residual = residual.ref({rows, out}).rows(first, count),
+                                       .y = result});
+      }
+      std::vector<float> values;
+      for (const T value : y.values()) values.push_back(static_cast<float>(value));
+      values.resize(static_cast<std::size_t>(result.size()));
+      return bits(values);
+    };
+    for (const int operation : {0, 1, 2}) {
+      const std::vector<std::uint32_t> all = run(operation, 0, rows, 0, out);
+      for (std::int64_t count = 1; count <= rows; ++count) {
+        for (const std::int64_t first : {std::int64_t{0}, rows - count}) {
+          EXPECT_EQ(run(operation, first, count, 0, out),
+                    std::vector(all.begin() + first * out, all.begin() + (first + count) * out))
+              << operation << ": rows " << first << " to " << first + count;
+        }
+      }
+      if (operation == 2) continue;  // its residual has no parts
+      // Other numbers of threads divide the columns at other places.
+      for (const auto& [from, to] : {std::pair<std::int64_t, std::int64_t>{0, 70}, {64, out}, {129, 200}}) {
+        const std::vector<std::uint32_t> some = run(operation, 5, 1, from, to);
+        EXPECT_EQ(some, std::vector(all.begin() + 5 * out + from, all.begin() + 5 * out + to))
+            << operation << ": columns " << from << " to " << to;
+      }
+    }
+  };
+  const auto check_type = [&](auto element) {
+    for (const bool transposed : {false, true}) {
+      check(element, 85, 333, transposed);
+      check(element, 64, 1400, transposed);
+    }
+  };
+  check_type(float());
+  check_type(bf16());
+  check_type(fp16());
+}
+
+TEST_P(OpsExactTest, FewRowsAreLeftToTheBackendThatReadsWeightsOnce) {
+  if (!backend().host_accessible()) GTEST_SKIP() << "a device has other kernels";
+  constexpr std::int64_t width = 32;
+  const auto x = device(ramp(9 * width));
+  const auto w = device(ramp(width * width));
+  const auto y = device(std::vector<float>(9 * width));
+  const auto taker = [&](std::int64_t rows) {
+    const TensorRef result = y.ref({9, width}).rows(0, rows);
+    return std::string(backend().operations().take(
+        LinearForward{.x = x.ref({9, width}).rows(0, rows), .w = w.ref({width, width}), .y = result}));
+  };
+  for (std::int64_t rows = 1; rows <= 8; ++rows) EXPECT_EQ(taker(rows), "kokkos") << rows;
+  EXPECT_EQ(taker(9), GetParam());
+}
+
+/// The result for a query depends on the keys and values that it sees, not on batch, chunk, row or capacity.
+TEST_P(OpsExactTest, CachedAttentionDoesNotDependOnTheBatch) {
+  constexpr std::int64_t heads = 5, size = 17, length = 150;
+  const auto check = [&](auto element) {
+    using T = decltype(element);
+    SCOPED_TRACE(name_of(dtype_of<T>()));
+    const auto narrow = [](std::size_t n, float factor) {
+      std::vector<T> values;
+      for (const float value : ramp(n)) values.push_back(T(factor * value));
+      return values;
+    };
+    const std::vector<T> tokens = narrow(length * 3 * heads * size, 2.0F);  // (T, 3, H, D) of one text
+    const auto part_of = [&](const Device<T>& all, std::int64_t texts, std::int64_t count,
+                             std::int64_t part) {
+      TensorRef view = all.ref({texts, count, heads, size});
+      view.data = all.data() + part * heads * size;
+      view.stride = {count * 3 * heads * size, 3 * heads * size, size, 1};
+      return view;
+    };
+    /// Reads the text in chunks of `chunk` tokens, in row `row` of `num_rows`, beside a text that is `lag`
+    /// tokens behind; returns the outputs (T, H, D).
+    const auto run = [&](std::int64_t chunk, std::int64_t num_rows, std::int32_t row, std::int64_t capacity,
+                         std::int32_t lag) {
+      const auto size_of_cache = static_cast<std::size_t>(num_rows * heads * capacity * size);
+      const auto keys = device(std::vector<T>(size_of_cache, T(nan)));
+      const auto values = device(keys.values());
+      const std::int64_t texts = lag > 0 ? 2 : 1;
+      const std::int64_t token_size = 3 * heads * size;
+      std::vector<float> outputs;
+      for (std::int64_t at = 0; at < length; at += chunk) {
+        // The other text is first in the batch; before it begins, its tokens are written, again and again, to
+        // the first positions.
+        std::vector<T> batch;
+        std::vector<std::int32_t> rows, positions;
+        const auto add = [&](std::int64_t first, std::int32_t its_row) {
+          for (std::int64_t t = first; t < first + chunk; ++t) {
+            const std::int64_t token = std::min(t, length - 1);
+            batch.insert(batch.end(), tokens.begin() + token * token_size,
+                         tokens.begin() + (token + 1) * token_size);
+          }
+          rows.push_back(its_row);
+          positions.push_back(static_cast<std::int32_t>(first));
+        };
+        if (lag > 0) add(std::max<std::int64_t>(0, at - lag), row == 0 ? 1 : 0);
+        add(at, row);
+        const auto qkv = device(batch);
+        const auto row_data = device(rows);
+        const auto position_data = device(positions);
+        const auto output = device(std::vector<T>(static_cast<std::size_t>(texts * chunk * heads * size)));
+        const TensorRef cache_of_keys = keys.ref({num_rows, heads, capacity, size});
+        const TensorRef cache_of_values = values.ref({num_rows, heads, capacity, size});
+        backend().run(CacheAppend{.key = part_of(qkv, texts, chunk, 1),
+                                  .value = part_of(qkv, texts, chunk, 2),
+                                  .rows = row_data.ref(),
+                                  .positions = position_data.ref(),
+                                  .keys = cache_of_keys,
+                                  .values = cache_of_values});
+        backend().run(CachedAttention{.query = part_of(qkv, texts, chunk, 0),
+                                      .keys = cache_of_keys,
+                                      .values = cache_of_values,
+                                      .rows = row_data.ref(),
+                                      .positions = position_data.ref(),
+                                      .output = output.ref({texts, chunk, heads, size}),
+                                      .scale = 0.25F});
+        const std::vector<T> of_chunk = output.values();
+        for (std::int64_t t = 0; t < std::min(chunk, length - at); ++t) {
+          for (std::int64_t e = 0; e < heads * size; ++e) {
+            const std::int64_t place = ((texts - 1) * chunk + t) * heads * size + e;
+            outputs.push_back(static_cast<float>(of_chunk[static_cast<std::size_t>(place)]));
+          }
+        }
+      }
+      return bits(outputs);
+    };
+    const std::vector<std::uint32_t> expected = run(1, 1, 0, length, 0);
+    EXPECT_TRUE(std::ranges::all_of(expected, [](std::uint32_t word) {
+      return std::isfinite(std::bit_cast<float>(word));
+    })) << "positions that no text has reached were read";
+    EXPECT_EQ(run(1, 4, 2, length + 50, 0), expected) << "another row of a larger cache";
+    EXPECT_EQ(run(7, 1, 0, length, 0), expected) << "chunks of 7, the last one beyond the end";
+    EXPECT_EQ(run(64, 3, 1, length, 0), expected) << "chunks of 64";
+    EXPECT_EQ(run(1, 2, 1, length, 40), expected) << "beside another text";
+    EXPECT_EQ(run(33, 3, 0, length + 1, 50), expected) << "chunks of 33 beside another text";
+  };
+  check(float());
+  check(bf16());
+  check(fp16());
 }
 
 TEST_P(OpsExactTest, MemoryAndQueue) {

@@ -130,15 +130,18 @@ void linear_backward_weight(const Array& x, const Array& dy, bool accumulate, Ar
 }
 
 Array embedding_forward(const Array& tokens, std::int64_t first_token, const Array& wte, const Array& wpe,
-                        std::int64_t position) {
+                        std::int64_t position, const Array& positions) {
   const std::int64_t samples = tokens.dim(0), length = tokens.dim(1), width = wte.dim(1);
   Array out({samples, length, width});
   for (std::int64_t row = 0; row < samples * length; ++row) {
     const auto token = static_cast<std::int64_t>(tokens[row]) - first_token;
     const bool is_here = token >= 0 && token < wte.dim(0);
+    std::int64_t place = position + row % length;
+    if (positions) place += static_cast<std::int64_t>(positions[row / length]);
+    const bool has_place = place < wpe.dim(0);
     for (std::int64_t c = 0; c < width; ++c) {
       out[row * width + c] =
-          (is_here ? wte[token * width + c] : 0.0) + wpe[(position + row % length) * width + c];
+          (is_here ? wte[token * width + c] : 0.0) + (has_place ? wpe[place * width + c] : 0.0);
     }
   }
   return out;
@@ -298,6 +301,53 @@ AttentionGradients attention_backward(const AttentionInput& in, const Array& out
     }
   }
   return gradients;
+}
+
+void cache_append(const Array& added, const Array& rows, const Array& positions, Array& cache) {
+  const std::int64_t texts = added.dim(0), tokens = added.dim(1), heads = added.dim(2), size = added.dim(3);
+  for (std::int64_t b = 0; b < texts; ++b) {
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      const std::int64_t row = static_cast<std::int64_t>(rows[b]);
+      const std::int64_t position = static_cast<std::int64_t>(positions[b]) + t;
+      if (position >= cache.dim(2)) continue;
+      for (std::int64_t h = 0; h < heads; ++h) {
+        for (std::int64_t d = 0; d < size; ++d) {
+          cache[((row * heads + h) * cache.dim(2) + position) * size + d] =
+              added[((b * tokens + t) * heads + h) * size + d];
+        }
+      }
+    }
+  }
+}
+
+Array cached_attention(const Array& query, const Array& keys, const Array& values, const Array& rows,
+                       const Array& positions, double scale) {
+  const std::int64_t texts = query.dim(0), tokens = query.dim(1), heads = query.dim(2), size = query.dim(3);
+  Array output(query.shape);
+  for (std::int64_t b = 0; b < texts; ++b) {
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      const std::int64_t last =
+          std::min(static_cast<std::int64_t>(positions[b]) + t, keys.dim(2) - 1);  // position of the query
+      for (std::int64_t h = 0; h < heads; ++h) {
+        const std::int64_t q = ((b * tokens + t) * heads + h) * size;
+        const std::int64_t first = (static_cast<std::int64_t>(rows[b]) * heads + h) * keys.dim(2) * size;
+        std::vector<double> weights;
+        for (std::int64_t j = 0; j <= last; ++j) {
+          double score = 0.0;
+          for (std::int64_t d = 0; d < size; ++d) score += query[q + d] * keys[first + j * size + d];
+          weights.push_back(scale * score);
+        }
+        const double largest = *std::ranges::max_element(weights);
+        double sum = 0.0;
+        for (double& weight : weights) sum += weight = std::exp(weight - largest);
+        for (std::int64_t j = 0; j <= last; ++j) {
+          for (std::int64_t d = 0; d < size; ++d)
+            output[q + d] += weights[static_cast<std::size_t>(j)] / sum * values[first + j * size + d];
+        }
+      }
+    }
+  }
+  return output;
 }
 
 Array softmax_statistics(const Array& logits, const Array& targets, std::int64_t vocab,

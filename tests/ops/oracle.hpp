@@ -38,7 +38,7 @@ void linear_backward_weight(const Array& x, const Array& dy, bool accumulate, Ar
 
 /// wte and dwte hold the rows of `first_token` and the tokens after it.
 Array embedding_forward(const Array& tokens, std::int64_t first_token, const Array& wte, const Array& wpe,
-                        std::int64_t position);
+                        std::int64_t position, const Array& positions = {});
 void embedding_backward(const Array& tokens, std::int64_t first_token, const Array& dout,
                         std::int64_t position, Array& dwte, bool accumulate_wte, Array& dwpe,
                         bool accumulate_wpe);
@@ -81,6 +81,13 @@ struct AttentionGradients {
 /// Takes `output` and `lse` as the forward pass stored them.
 AttentionGradients attention_backward(const AttentionInput& in, const Array& output, const Array& lse,
                                       const Array& output_grad);
+
+/// Puts `added` (B, T, H, D), keys or values, into the cache (R, H, S, D).
+void cache_append(const Array& added, const Array& rows, const Array& positions, Array& cache);
+
+/// Returns (B, T, H, D).
+Array cached_attention(const Array& query, const Array& keys, const Array& values, const Array& rows,
+                       const Array& positions, double scale);
 
 /// Returns (4, N). All targets must lie in this part of the vocabulary.
 Array softmax_statistics(const Array& logits, const Array& targets, std::int64_t vocab,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// With data and tensor parallelism, an evaluation reads each window once, including the last.
+// With data and tensor parallelism, an evaluation counts each target once, including the last, whatever the
+// stride of its windows.
 #include "app/evaluator.hpp"
 
 #include <algorithm>
@@ -63,7 +64,7 @@ class Evaluation : public testing::Test {
     std::vector<Window> windows(num_windows);
     std::vector<std::int32_t> tokens(seq_len + 1);
     for (std::int64_t i = 0; i < num_windows; ++i) {
-      data.sequential(i, tokens.data());
+      data.read(0, i * seq_len, tokens);
       trainer.executor().load_evaluation(tokens);
       trainer.executor().evaluate();
       Window& window = windows[static_cast<std::size_t>(i)];
@@ -163,6 +164,184 @@ TEST_F(Evaluation, ReturnsNanForANanLoss) {
   const EvalResult seen = *evaluate(trainer.executor(), backend_, dataset(), 1, trainer.grid());
   EXPECT_TRUE(std::isnan(seen.loss));
   EXPECT_EQ(seen.tokens, seq_len);
+}
+
+/// A vocabulary of five tokens of different lengths.
+class Lengths final : public Tokenizer {
+ public:
+  explicit Lengths(std::uint16_t end_of_text) : end_of_text_(end_of_text) {}
+
+  std::unique_ptr<Encoder> encoder() const override { return nullptr; }
+  std::uint16_t end_of_text() const override { return end_of_text_; }
+  TokenizerIdentity identity() const override { return {.name = "lengths", .ranks = ""}; }
+  std::size_t last_cut(std::string_view) const override { return 0; }
+
+ private:
+  std::string bytes_of(std::uint16_t token) const override { return std::string(token + 1U, 'x'); }
+
+  std::uint16_t end_of_text_;
+};
+
+class StridedEvaluation : public Evaluation {
+ protected:
+  StridedEvaluation() {
+    std::uint32_t next = 0;
+    for (const std::size_t size : {40, 5, 12, 1, 13, 2, 30}) {
+      std::vector<std::uint16_t>& tokens = files_.emplace_back(size);
+      for (std::uint16_t& token : tokens)
+        token = static_cast<std::uint16_t>(philox(stream_key(4, "strided tokens"), next++, 0, 0, 0).x[0] % 5);
+      TokenFileWriter writer(scratch_.path() / fmt::format("part{}.bin", files_.size()));
+      writer.append(tokens);
+      writer.finish();
+    }
+  }
+
+  TokenDataset parts() const {
+    return open_dataset(parse_sources((scratch_.path() / "part*.bin").string()), TokenFile::most_ids, seq_len,
+                        1, "none", ShortFiles::read);
+  }
+
+  /// The losses of all tokens except each file's first, by a plain loop over windows on this rank alone.
+  std::vector<TargetResult> targets(std::int64_t stride) {
+    MemoryLedger ledger;
+    MiniTrainer trainer(backend_, ledger, *self_, config(1, 1));
+    std::vector<TargetResult> results;
+    for (const std::vector<std::uint16_t>& file : files_) {
+      std::size_t done = 1;  // tokens of the file
+      for (std::size_t begin = 0; done < file.size(); begin += static_cast<std::size_t>(stride)) {
+        // All targets of the window have their losses here.
+        std::vector<std::int32_t> window(seq_len + 1, -1);
+        const std::size_t length = std::min(window.size(), file.size() - begin);
+        std::copy_n(file.begin() + static_cast<std::ptrdiff_t>(begin), length, window.begin());
+        trainer.executor().load_evaluation(window);
+        trainer.executor().evaluate();
+        for (; done < begin + length; ++done) {
+          const std::size_t row = done - begin - 1;
+          results.push_back({.token = file[done],
+                             .loss = trainer.executor().evaluation_losses()[row],
+                             .is_correct = trainer.executor().evaluation_correct()[row] != 0});
+        }
+      }
+    }
+    return results;
+  }
+
+  static constexpr std::int64_t num_targets = 39 + 4 + 11 + 12 + 1 + 29;
+  std::vector<std::vector<std::uint16_t>> files_;
+};
+
+/// Expects equal tokens; equal losses to the last bit if no sum is split over ranks.
+void expect_targets(const std::vector<TargetResult>& seen, const std::vector<TargetResult>& expected,
+                    bool is_exact) {
+  ASSERT_EQ(seen.size(), expected.size());
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    ASSERT_EQ(seen[i].token, expected[i].token) << i;
+    ASSERT_EQ(seen[i].is_correct, expected[i].is_correct) << i;
+    if (is_exact) {
+      ASSERT_EQ(seen[i].loss, expected[i].loss) << i;
+    } else {
+      ASSERT_NEAR(seen[i].loss, expected[i].loss, 1e-5) << i;
+    }
+  }
+}
+
+TEST_F(StridedEvaluation, CountsEachTargetOnceOnEveryLayout) {
+  const TokenDataset data = parts();
+  const Lengths tokenizer(4);
+  for (const std::int64_t stride : {std::int64_t{1}, seq_len / 2, std::int64_t{7}, seq_len}) {
+    const std::vector<TargetResult> expected = targets(stride);
+    ASSERT_EQ(std::ssize(expected), num_targets);
+    double loss = 0.0;
+    std::int64_t correct = 0;
+    std::int64_t bytes = 0;
+    for (const TargetResult& target : expected) {
+      loss += target.loss;
+      correct += target.is_correct ? 1 : 0;
+      bytes += target.token == 4 ? 0 : target.token + 1;
+    }
+    for (int tensor = 1; tensor <= ranks(); ++tensor) {
+      if (ranks() % tensor != 0 || 12 % tensor != 0) continue;
+      for (const std::int64_t micro_batch : {1, 2, 9}) {
+        SCOPED_TRACE(fmt::format("stride {}, tensor {}, batches of {}", stride, tensor, micro_batch));
+        RunConfig run = config(ranks() / tensor, micro_batch);
+        run.parallel.tensor = tensor;
+        MemoryLedger ledger;
+        MiniTrainer trainer(backend_, ledger, *world_, run);
+        std::vector<TargetResult> seen;
+        const auto take = [&](std::span<const TargetResult> results) {
+          seen.insert(seen.end(), results.begin(), results.end());
+        };
+        const EvalResult result =
+            *evaluate(trainer.executor(), backend_, data, trainer.grid(),
+                      {.stride = stride, .tokenizer = &tokenizer, .take_targets = take});
+        expect_targets(seen, expected, tensor == 1);
+        EXPECT_EQ(result.tokens, num_targets);
+        EXPECT_NEAR(result.loss, loss / num_targets, 1e-6);
+        EXPECT_EQ(std::llround(result.accuracy * num_targets), correct);
+        EXPECT_EQ(result.bytes, bytes);
+        EXPECT_NEAR(result.bits_per_byte().value_or(0.0), loss / std::log(2.0) / static_cast<double>(bytes),
+                    1e-6);
+      }
+    }
+  }
+}
+
+/// Short windows and targets that do not count leave the loss of the others as it is: with the largest
+/// stride, the first windows are those of an evaluation without one.
+TEST_F(StridedEvaluation, AgreesWithWholeWindows) {
+  MemoryLedger ledger;
+  MiniTrainer trainer(backend_, ledger, *world_, config(ranks(), 2));
+  std::vector<TargetResult> whole;
+  std::vector<TargetResult> strided;
+  const auto results_of = [&](const EvalOptions& options) {
+    return *evaluate(trainer.executor(), backend_, dataset(), trainer.grid(), options);
+  };
+  const EvalResult result =
+      results_of({.take_targets = [&](auto part) { whole.insert(whole.end(), part.begin(), part.end()); }});
+  const EvalResult plain = *evaluate(trainer.executor(), backend_, dataset(), 0, trainer.grid());
+  EXPECT_EQ(result.loss, plain.loss);
+  EXPECT_EQ(result.accuracy, plain.accuracy);
+  results_of({.stride = seq_len,
+              .take_targets = [&](auto part) { strided.insert(strided.end(), part.begin(), part.end()); }});
+  ASSERT_EQ(std::ssize(whole), num_windows * seq_len);
+  ASSERT_EQ(std::ssize(strided), num_windows * seq_len + seq_len / 2);
+  strided.resize(whole.size());
+  expect_targets(strided, whole, true);
+}
+
+TEST_F(StridedEvaluation, KnowsTheBytesOfKnownTokens) {
+  MemoryLedger ledger;
+  MiniTrainer trainer(backend_, ledger, *world_, config(ranks(), 1));
+  const auto bytes_with = [&](const Tokenizer* tokenizer) {
+    return evaluate(trainer.executor(), backend_, parts(), trainer.grid(),
+                    {.stride = seq_len, .tokenizer = tokenizer})
+        ->bytes;
+  };
+  const Lengths all(4);
+  const Lengths few(3);  // token 4 is outside
+  EXPECT_GT(bytes_with(&all).value_or(0), num_targets);
+  EXPECT_EQ(bytes_with(&few), std::nullopt);
+  EXPECT_EQ(bytes_with(nullptr), std::nullopt);
+  EXPECT_EQ(bytes_with(world_->rank() == 0 ? &all : nullptr).has_value(), ranks() == 1);
+  EXPECT_EQ((EvalResult{.loss = 1.0, .tokens = 2, .bytes = 0}.bits_per_byte()), std::nullopt);
+}
+
+/// Losses that are not finite pass through as they are, and are never correct.
+TEST_F(StridedEvaluation, GathersLossesThatAreNotFinite) {
+  MemoryLedger ledger;
+  MiniTrainer trainer(backend_, ledger, *world_, config(ranks(), 1));
+  trainer.set_weight("wte.weight", std::vector<float>(5 * 24, std::numeric_limits<float>::quiet_NaN()));
+  std::int64_t count = 0;
+  evaluate(trainer.executor(), backend_, parts(), trainer.grid(),
+           {.stride = seq_len, .take_targets = [&](std::span<const TargetResult> results) {
+              for (const TargetResult& result : results) {
+                ASSERT_TRUE(std::isnan(result.loss));
+                ASSERT_FALSE(result.is_correct);
+                ASSERT_LT(result.token, 5);
+                ++count;
+              }
+            }});
+  EXPECT_EQ(count, num_targets);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "app/text_generator.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/reference/reference_file.hpp"
 #include "tests/support/backend_fixture.hpp"
@@ -81,13 +82,26 @@ class ReferenceTest : public testing::TestWithParam<std::string> {
     }
   }
 
-  /// The logits (B, T, vocabulary) of the first step's tokens.
+  /// The reference's configuration with passes over the cache, for `logits`.
+  RunConfig config(DType dtype) const {
+    RunConfig config = reference_config(file_, dtype);
+    config.cache = generation_cache(config.train.seq_len, 1);
+    return config;
+  }
+
+  /// The logits (B, T, vocabulary) of the first step's tokens, which are read one by one.
   std::vector<float> logits(MiniTrainer& trainer) const {
+    const auto length = static_cast<std::size_t>(trainer.executor().shape().seq);
+    const std::int32_t row = 0;
     std::vector<float> all;
-    trainer.executor().load_evaluation(tokens(0));
-    for (std::int64_t row = 0; row < trainer.executor().shape().rows(); ++row) {
-      const std::vector<float> own = trainer.executor().logits(row);
-      all.insert(all.end(), own.begin(), own.end());
+    for (std::size_t begin = 0; begin < tokens(0).size(); begin += length + 1) {
+      for (std::size_t i = 0; i < length; ++i) {
+        const auto position = static_cast<std::int32_t>(i);
+        trainer.executor().continue_texts(
+            0, {.tokens = tokens(0).subspan(begin + i, 1), .rows = {&row, 1}, .positions = {&position, 1}});
+        const std::span<const float> own = trainer.executor().cached_logits();
+        all.insert(all.end(), own.begin(), own.end());
+      }
     }
     return all;
   }
@@ -100,7 +114,7 @@ class ReferenceTest : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(ReferenceTest, FirstStepInFp32) {
-  MiniTrainer trainer(backend_, ledger_, *self_, reference_config(file_, DType::fp32));
+  MiniTrainer trainer(backend_, ledger_, *self_, config(DType::fp32));
   load_weights(trainer);
   EXPECT_LE(relative_error(logits(trainer), file_.read("logits")), 1e-5);
   const StepScalars scalars = trainer.step(tokens(0));
@@ -129,7 +143,7 @@ TEST_P(ReferenceTest, StepsInFp32) {
 }
 
 TEST_P(ReferenceTest, FirstStepInBf16) {
-  MiniTrainer trainer(backend_, ledger_, *self_, reference_config(file_, DType::bf16));
+  MiniTrainer trainer(backend_, ledger_, *self_, config(DType::bf16));
   load_weights(trainer);
   EXPECT_LE(relative_error(logits(trainer), file_.read("logits")), 2e-2);
   trainer.step(tokens(0));

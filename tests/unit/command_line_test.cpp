@@ -21,7 +21,8 @@ CommandSyntax syntax() {
           .options = {{.name = "flag"},
                       {.name = "count", .kind = OptionKind::integer, .default_value = "3"},
                       {.name = "rate", .kind = OptionKind::real},
-                      {.name = "word", .kind = OptionKind::text, .implicit_value = "implied"}},
+                      {.name = "word", .kind = OptionKind::text, .implicit_value = "implied"},
+                      {.name = "each", .kind = OptionKind::texts}},
           .takes_overrides = true};
 }
 
@@ -41,6 +42,7 @@ TEST(CommandLine, HasDefaults) {
   EXPECT_EQ(line.integer("count"), 3);
   EXPECT_FALSE(line.has("rate"));
   EXPECT_FALSE(line.has("word"));
+  EXPECT_TRUE(line.texts("each").empty());
 }
 
 TEST(CommandLine, TakesOptionsArgumentAndOverrides) {
@@ -55,6 +57,16 @@ TEST(CommandLine, TakesOptionsArgumentAndOverrides) {
               ElementsAre(Pair("train.steps", "9"), Pair("data.valid", ""), Pair("run.dir", "a=b")));
 }
 
+/// In their order, also twice the same, and none at all of what looks like an option.
+TEST(CommandLine, TakesAnOptionOfSeveralTexts) {
+  EXPECT_THAT(parse_words(syntax(), {"--each=b"}).texts("each"), ElementsAre("b"));
+  EXPECT_THAT(
+      parse_words(syntax(), {"--each=b", "a.deck", "--each", "a", "--each=", "--each=b=b"}).texts("each"),
+      ElementsAre("b", "a", "", "b=b"));
+  EXPECT_THAT(error_of(syntax(), {"--word=b", "--word=a"}), HasSubstr("--word is given twice"));
+  EXPECT_THAT(error_of(syntax(), {"--each"}), HasSubstr("--each"));
+}
+
 TEST(CommandLine, RefusesUnknownOptionsAndArguments) {
   EXPECT_EQ(error_of(syntax(), {"--rates=1"}),
             "subject has no option --rates=1 (did you mean --rate?); see subject --help");
@@ -67,7 +79,8 @@ TEST(CommandLine, RefusesUnknownOptionsAndArguments) {
 }
 
 TEST(Commands, AreInTheUsageAndHaveHelp) {
-  for (const char* name : {"train", "eval", "generate", "tokenize", "inspect", "report", "help", "version"}) {
+  for (const char* name :
+       {"train", "eval", "generate", "tokenize", "inspect", "convert", "report", "help", "version"}) {
     EXPECT_THAT(usage_text(), HasSubstr(std::string("\n  mylos ") + name + " "));
     EXPECT_THAT(command_help(name), HasSubstr("--plugin-path"));
   }

@@ -66,7 +66,7 @@ struct Lowered {
     return storages.tensor(fmt::format("y{}", unit), {nullptr, DType::fp32, {2, out}});
   }
   Recorder recorder(int unit, Program& program) {
-    return {storages, config, "", unit, true, program.entries};
+    return {storages, config, pass, "", unit, program.entries};
   }
   const HeldUnit& held(int unit) const { return holding.units[static_cast<std::size_t>(unit)]; }
   /// The calls on a unit's weights or gradients: operation, axes and elements of the smaller buffer.
@@ -90,6 +90,7 @@ struct Lowered {
 
   Coordinates coordinates;
   ProgramConfig config;
+  PassConfig pass{.shape = config.shape, .training = true};
   ParameterTable table;
   Storages storages;
   Program forward, backward;

@@ -173,7 +173,8 @@ TEST(Plan, DISABLED_AgreesWithTheLedgerForEveryDeck) {
   for (const auto& entry : std::filesystem::directory_iterator(inputs)) {
     if (entry.path().extension() != ".deck") continue;
     SCOPED_TRACE(entry.path().filename().string());
-    DeckOverrides given = {{"train.seq_len", "64"},
+    DeckOverrides given = {{"model.init", ""},
+                           {"train.seq_len", "64"},
                            {"train.micro_batch", "8"},
                            {"train.global_batch", "16"},
                            {"parallel.data", "1"}};

@@ -62,6 +62,7 @@ struct Recorded {
  private:
   static ProgramConfig sized(ProgramConfig config) {
     config.shape = {.batch = 32, .seq = 64};
+    config.cache = {.rows = 2, .positions = 64, .passes = {{.texts = 2, .tokens = 1}}};
     return config;
   }
   /// With 31 samples in two parts, a part ends within a sample.
@@ -167,7 +168,7 @@ TEST(Program, KnowsTheUnitsThatABlockUses) {
   for_all_models({}, [](const Recorded& recorded) {
     const ModelPrograms& programs = recorded.programs;
     for (const Program* program :
-         {&recorded.forward(), &recorded.backward(), &programs.evaluate, &programs.generate})
+         {&recorded.forward(), &recorded.backward(), &programs.evaluate, &programs.cached.front()})
       expect_uses(recorded, *program);
     // In training the head does nothing in the forward pass.
     const auto is_of_head = [&](const UnitUse& use) { return use.unit == recorded.table.num_units() - 1; };
@@ -190,7 +191,7 @@ TEST(Program, AddsTheResidualInProductsIfNothingLiesBetween) {
   const Recorded with_dropout(small_model(true, 0.1F));
   expect(with_dropout.forward(), 0, 2);
   expect(with_dropout.programs.evaluate, 2, 0);
-  expect(with_dropout.programs.generate, 2, 0);
+  expect(with_dropout.programs.cached.front(), 2, 0);
   expect(Recorded(small_model(true, 0.0F), {}, 1, {}).forward(), 0, 2);
 }
 
@@ -247,7 +248,8 @@ TEST(Program, AwaitsACollectiveBeforeItsBuffersAreUsed) {
   const TensorRef result = tensor("result");
   const auto awaits = [&](const auto& op) {
     Program program;
-    Recorder run(storages, config, "", 0, true, program.entries);
+    const PassConfig pass{.shape = config.shape, .training = true};
+    Recorder run(storages, config, pass, "", 0, program.entries);
     run(AllGatherCall{.input = input, .output = output, .group = {Axis::tensor}});
     run(Fill{.y = other});
     run(op);
@@ -372,7 +374,7 @@ TEST(Program, EveryDropoutLayerDrawsByItsOwnKeyTheSameInBothPasses) {
       EXPECT_EQ(keys[1], 3);
       EXPECT_EQ(draws_of(recorded.backward()), draws);
       EXPECT_TRUE(draws_of(recorded.programs.evaluate).empty());
-      EXPECT_TRUE(draws_of(recorded.programs.generate).empty());
+      EXPECT_TRUE(draws_of(recorded.programs.cached.front()).empty());
     }
   }
   const auto keys_of = [&](std::uint64_t seed) {
@@ -395,8 +397,8 @@ class Playback {
 
   void play(const Passage& passage) {
     if (passage.brings_tokens) {
-      for (const char* name : {"tokens", "targets"}) {
-        const int storage = rank_.storages().find(name);
+      for (const char* name : {"tokens", "targets", "rows", "positions"}) {
+        const int storage = rank_.storages().find(passage.prefix + name);
         if (storage >= 0 && plan_.has(passage.slot, storage))
           write(passage.slot, {storage, 0}, rank_.storages().at(storage).bytes);
       }
@@ -617,8 +619,7 @@ TEST(StoragePlan, KeepsTheValuesOfOverlappingSteps) {
       overlapping_steps, 1,
       [](const RankProgram& rank) {
         const std::vector<Passage> passages = rank.passages();
-        // Slot 1 takes the six passages of at least two steps. Evaluation and generation, the last two
-        // passages, use slot 0.
+        // Slot 1 takes the six passages of at least two steps. Evaluation, the last passage, uses slot 0.
         EXPECT_GE(std::ranges::count_if(passages, [](const Passage& passage) { return passage.slot == 1; }),
                   12);
         expect_intact(rank, passages, 1);

@@ -102,6 +102,80 @@ TEST(RunConfig, TakesThePresetAndWhatOverridesIt) {
   EXPECT_EQ(result.config.train.seq_len, 1024);
 }
 
+/// A deck without a shape, or with what `shape` says of it, for a run that begins with a model of 3 layers.
+Result configure_initial(const std::string& shape, const std::string& tokenizer = "none") {
+  const ModelConfig initial{.layers = 3, .heads = 5, .width = 85, .context = 40, .vocab = 300, .tied = false};
+  Result result;
+  DeckErrors errors;
+  const Deck deck = Deck::parse("[model]\ninit = a/model\n" + shape +
+                                    "[train]\nsteps = 9\nglobal_batch = 8\n[optim]\nwarmup = 1\n[data]\n"
+                                    "train = tokens.bin\ntokenizer = " +
+                                    tokenizer + "\n[run]\ndir = runs/test\n",
+                                "run.deck", errors);
+  result.config = make_run_config(deck, deck_params(), {1}, errors, result.values, {}, initial);
+  result.problems = errors.messages();
+  return result;
+}
+
+TEST(RunConfig, TakesTheShapeOfTheInitialModel) {
+  for (const char* shape :
+       {"", "layers = 3\nheads = 5\nwidth = 85\ncontext = 40\nvocab = 300\ntied = false\n"}) {
+    const Result result = configure_initial(shape, "bytes");
+    ASSERT_THAT(result.problems, IsEmpty());
+    const ModelConfig& model = result.config.model;
+    EXPECT_EQ(model.layers, 3);
+    EXPECT_EQ(model.heads, 5);
+    EXPECT_EQ(model.width, 85);
+    EXPECT_EQ(model.context, 40);
+    EXPECT_EQ(model.vocab, 300);
+    EXPECT_FALSE(model.tied);
+    EXPECT_EQ(model.dropout, 0.0F) << "the deck's, not the source's";
+    EXPECT_EQ(result.config.train.seq_len, 40);
+    EXPECT_EQ(result.config.init, "a/model");
+    EXPECT_EQ(result.values.integer("model.layers"), 3) << "for the resolved deck";
+    EXPECT_FALSE(result.values.boolean("model.tied"));
+  }
+  const Result smaller = configure_initial("context = 8\n");
+  ASSERT_THAT(smaller.problems, IsEmpty());
+  EXPECT_EQ(smaller.config.model.context, 8);
+  EXPECT_EQ(smaller.config.train.seq_len, 8);
+}
+
+TEST(RunConfig, RefusesAnotherShapeThanThatOfTheInitialModel) {
+  EXPECT_THAT(configure_initial("layers = 4\nheads = 1\nwidth = 84\ncontext = 41\nvocab = 299\ntied = true\n")
+                  .problems,
+              ElementsAre("run.deck:3: [model] layers = 4, but layers = 3 in a/model",
+                          "run.deck:4: [model] heads = 1, but heads = 5 in a/model",
+                          "run.deck:5: [model] width = 84, but width = 85 in a/model",
+                          "run.deck:6: [model] context = 41, but context = 40 in a/model",
+                          "run.deck:7: [model] vocab = 299, but vocab = 300 in a/model",
+                          "run.deck:8: [model] tied = true, but tied = false in a/model"));
+  const Result preset = configure_initial("preset = gpt2-124m\ntied = false\n");
+  EXPECT_EQ(preset.problems.size(), 5U);
+  EXPECT_THAT(preset.problems,
+              testing::Contains("run.deck:3: [model] layers = 12, but layers = 3 in a/model"));
+  // A value out of range is its own problem.
+  EXPECT_THAT(configure_initial("layers = 4096\n").problems, ElementsAre(HasSubstr("4096 is out of range")));
+  EXPECT_THAT(
+      configure_initial("", "gpt2").problems,
+      ElementsAre("run.deck:10: [model] vocab = 300 must be at least 50257 with [data] tokenizer = gpt2"));
+}
+
+TEST(RunConfig, AVocabularyMayBeLargerThanTheTokenizers) {
+  EXPECT_THAT(configure_gpt2({{"model.vocab", "50304"}, {"data.tokenizer", "gpt2"}}).problems, IsEmpty());
+  EXPECT_THAT(configure_gpt2({{"model.vocab", "257"}, {"data.tokenizer", "bytes"}}).problems, IsEmpty());
+  EXPECT_THAT(configure_gpt2({{"model.vocab", "256"}, {"data.tokenizer", "bytes"}}).problems,
+              ElementsAre(HasSubstr("vocab = 256 must be at least 257 with [data] tokenizer = bytes")));
+}
+
+TEST(RunConfig, EvaluationsNeedDataOrChoices) {
+  EXPECT_THAT(configure_gpt2({{"eval.every", "2"}, {"eval.choices", "c.jsonl"}}).problems, IsEmpty());
+  EXPECT_THAT(configure_gpt2({{"eval.every", "2"}, {"data.valid", "v.bin"}}).problems, IsEmpty());
+  EXPECT_THAT(configure_gpt2({{"eval.every", "2"}}).problems,
+              ElementsAre(HasSubstr("every = 2 needs [data] valid or [eval] choices")));
+  EXPECT_EQ(configure_gpt2({{"eval.choices", "c.jsonl"}}).config.eval.choices_limit, std::nullopt);
+}
+
 TEST(RunConfig, DerivesAccumulation) {
   Result result = configure_gpt2({}, 2);
   EXPECT_EQ(result.config.parallel.data, 2);
@@ -327,6 +401,9 @@ TEST(RunConfig, TakesEachParameterToItsPlace) {
                                         {"data.valid", "valid.bin"},
                                         {"eval.every", "38"},
                                         {"eval.batches", "39"},
+                                        {"eval.choices", "choices.jsonl"},
+                                        {"eval.choices_style", "harness"},
+                                        {"eval.choices_limit", "58"},
                                         {"guard.policy", "stop"},
                                         {"guard.max_skips", "40"},
                                         {"guard.spike_factor", "41"},
@@ -379,6 +456,9 @@ TEST(RunConfig, TakesEachParameterToItsPlace) {
   EXPECT_EQ(run.data.valid.at(0).text, "valid.bin");
   EXPECT_EQ(run.eval.every, 38);
   EXPECT_EQ(run.eval.batches, 39);
+  EXPECT_EQ(run.eval.choices, "choices.jsonl");
+  EXPECT_EQ(run.eval.choices_style, ChoiceStyle::harness);
+  EXPECT_EQ(run.eval.choices_limit, 58);
   EXPECT_EQ(run.guard_settings.policy, GuardPolicy::stop);
   EXPECT_EQ(run.guard_settings.max_skips, 40);
   EXPECT_EQ(run.guard.spike_factor, 41.0F);
@@ -415,6 +495,7 @@ TEST(DeckChanges, AreTheKeysThatAffectTheResults) {
   EXPECT_EQ(deck_changes(before, before + "[optim]\nmaster = fp32\n"), "");
   EXPECT_EQ(deck_changes(before, before + "[optim]\nmaster = none\n"), "optim.master fp32 -> none");
   EXPECT_EQ(deck_changes(before, before + "[optim]\nepsilon = 1e-08\n"), "");  // the default is written 1e-8
+  EXPECT_EQ(deck_changes(before, before + "[model]\ninit = gone\n[eval]\nchoices = c.jsonl\n"), "");
   EXPECT_EQ(deck_changes(before, before + "[plugin]\nkey = 1\n"), "plugin.key nothing -> 1");
   const std::string tuned = before + "[backend]\nautotune = true\n";
   EXPECT_EQ(deck_changes(tuned, tuned), "backend.autotune true -> true");  // measured again

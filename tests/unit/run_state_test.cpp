@@ -39,6 +39,7 @@ RunState some_state() {
   state.ranks_per_node = 4;
   state.train_data = "1000 tokens, 0123";
   state.tokenizer = {.name = "gpt2", .ranks = "4567"};
+  state.initial = {.path = "a/model", .kind = "Hugging Face folder", .digest = "0123456789abcdef"};
   state.evaluation_due = true;
   return state;
 }
@@ -84,6 +85,8 @@ TEST(RunState, IsReadBackAsItWasWritten) {
   EXPECT_EQ(read.ranks_per_node, 4);
   EXPECT_EQ(read.train_data, "1000 tokens, 0123");
   EXPECT_EQ(read.tokenizer.text(), "gpt2 (ranks 4567)");
+  ASSERT_TRUE(read.initial);
+  EXPECT_EQ(read.initial->text(), "a/model (Hugging Face folder), digest 0123456789abcdef");
   EXPECT_TRUE(read.evaluation_due);
 }
 
@@ -91,6 +94,35 @@ TEST(RunState, IsRefusedIfItIsOfAnotherStep) {
   std::string text = state_text(some_state());
   text.replace(text.find("\"step\": 7"), 9, "\"step\": 8");
   EXPECT_EQ(error_of(text), "here: of step 8, not 7");
+}
+
+/// Of random weights, and in older checkpoints, which have no such key.
+TEST(RunState, MayHaveNoInitialWeights) {
+  RunState state = some_state();
+  std::string text = state_text(state);
+  text.replace(text.find("\"initial\""), 9, "\"another\"");
+  EXPECT_FALSE(parse_state(text, "here", 7).initial);
+  state.initial.reset();
+  text = state_text(state);
+  EXPECT_FALSE(parse_state(text, "here", 7).initial);
+  EXPECT_EQ(state_text(parse_state(text, "here", 7)), text);
+}
+
+TEST(RunState, NamesWhatInitialWeightsLack) {
+  std::string text = state_text(some_state());
+  text.replace(text.find("\"digest\""), 8, "\"dijest\"");
+  EXPECT_EQ(error_of(text), "here: has no \"digest\"");
+}
+
+TEST(RunState, TokenizersMayBeTheSameUnlessTheyAreKnownToDiffer) {
+  const TokenizerIdentity bytes{.name = "bytes", .ranks = ""};
+  const TokenizerIdentity one{.name = "gpt2", .ranks = "0123"};
+  EXPECT_TRUE(may_be_same(one, one));
+  EXPECT_TRUE(may_be_same(one, {.name = "gpt2", .ranks = ""}));
+  EXPECT_TRUE(may_be_same({}, one));
+  EXPECT_TRUE(may_be_same(bytes, {}));
+  EXPECT_FALSE(may_be_same(one, {.name = "gpt2", .ranks = "4567"}));
+  EXPECT_FALSE(may_be_same(bytes, one));
 }
 
 TEST(RunState, AcceptsOlderRunsWithoutALossScale) {

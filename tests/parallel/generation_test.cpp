@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Texts that are continued through the cache of keys and values, and rows of questions that are read through
+// it, are those of the same windows without a cache: in every layout, with rows of different lengths, and
+// past the context.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "app/choice_evaluator.hpp"
+#include "app/text_generator.hpp"
+#include "tests/parallel/mini_trainer.hpp"
+#include "tests/support/backend_fixture.hpp"
+#include "tests/support/test_plugins.hpp"
+
+namespace mylos {
+namespace {
+
+constexpr std::int64_t context = 20;
+constexpr std::int64_t vocab = 23;
+
+class Generation : public testing::Test {
+ protected:
+  static RunConfig config(std::int64_t data = 1, std::int64_t tensor = 1, DType dtype = DType::fp32,
+                          const char* exchange = "ddp") {
+    ModelConfig model;
+    model.layers = 2;
+    model.heads = 4;
+    model.width = 4 * 17;
+    model.context = context;
+    model.vocab = vocab;
+    model.vocab_multiple = 8;
+    RunConfig run = mini_config(model, data, context, data);
+    run.train.dtype = dtype;
+    run.parallel.tensor = tensor;
+    set_exchange(run, exchange, data);
+    return run;
+  }
+
+  static std::span<const std::int32_t> kept_prompt(std::int64_t number, std::int64_t size) {
+    static std::map<std::pair<std::int64_t, std::int64_t>, std::vector<std::int32_t>> kept;
+    return kept.try_emplace({number, size}, prompt(number, size)).first->second;
+  }
+  static std::vector<std::int32_t> prompt(std::int64_t number, std::int64_t size) {
+    std::vector<std::int32_t> tokens;
+    for (std::int64_t i = 0; i < size; ++i)
+      tokens.push_back(static_cast<std::int32_t>((7 * number + 5 * i + i * i) % vocab));
+    return tokens;
+  }
+  /// Prompts shorter and longer than pieces and context, one token, and more than the cache has rows.
+  static std::vector<TextJob> jobs() {
+    std::vector<TextJob> jobs;
+    for (const std::int64_t size : {1, 9, 3, 20, 27, 8, 16}) {
+      const std::int64_t number = std::ssize(jobs);
+      jobs.push_back({.prompt = number, .sample = number % 2, .tokens = kept_prompt(number, size)});
+    }
+    return jobs;
+  }
+
+  /// The initial weights, made large enough that logits differ, with the same values in every layout.
+  void set_weights(MiniTrainer& trainer) {
+    for (const Parameter& parameter : trainer.table().parameters()) {
+      std::vector<float> values = trainer.weight(parameter.name);
+      if (parameter.shape.size() == 1) continue;
+      for (float& value : values) value *= 12.0F;
+      trainer.set_weight(parameter.name, values);
+    }
+  }
+
+  std::map<std::int64_t, Completion> generate(RunConfig run, const std::vector<TextJob>& all,
+                                              std::int64_t rows, const GenerationSettings& settings) {
+    run.cache = generation_cache(context, rows);
+    MemoryLedger ledger;
+    MiniTrainer trainer(backend_, ledger, *world_of(run), run);
+    set_weights(trainer);
+    const ProcessGrid& grid = trainer.grid();
+    std::vector<TextJob> own;
+    for (std::size_t i = static_cast<std::size_t>(grid.coordinates().index(sample_axes)); i < all.size();
+         i += static_cast<std::size_t>(grid.coordinates().extent(sample_axes)))
+      own.push_back(all[i]);
+    TextGenerator generator(backend_, grid, trainer.program(), trainer.executor(), settings);
+    std::map<std::int64_t, Completion> found;
+    for (Completion& completion : generator.run(own)) found[completion.prompt] = std::move(completion);
+    EXPECT_GT(ledger.current(MemoryCategory::cache), 0U);
+    return found;
+  }
+
+  Communicator* world_of(const RunConfig& run) {
+    return run.parallel.world_size() == 1 ? self_.get() : world_.get();
+  }
+  int ranks() const { return world_->size(); }
+
+  ComputeBackend& backend_ = test_backends(1).at("kokkos");
+  std::unique_ptr<Communicator> self_ = open_communicator("self", &backend_);
+  std::unique_ptr<Communicator> world_ = open_communicator("shm", &backend_);
+};
+
+GenerationSettings settings_of(double temperature, std::int64_t tokens) {
+  GenerationSettings settings;
+  settings.sampling.temperature = temperature;
+  settings.most_tokens = tokens;
+  return settings;
+}
+
+/// The window that predicts the token after the first `size` of `tokens`: what the rule of `--help` says,
+/// followed token by token.
+std::pair<std::int64_t, std::int64_t> window_of(std::int64_t prompt, std::int64_t size) {
+  std::int64_t begin = std::max<std::int64_t>(0, prompt - context);
+  for (std::int64_t end = prompt; end <= size; ++end) {
+    if (end - begin > context) begin += context / 2;
+  }
+  return {begin, size};
+}
+
+TEST_F(Generation, GreedyTextIsThatOfWindowsWithoutACache) {
+  constexpr std::int64_t wanted = 45;  // the window is dropped twice or more
+  const std::vector<TextJob> all = jobs();
+  const auto found = generate(config(), all, 3, settings_of(0.0, wanted));
+  ASSERT_EQ(found.size(), all.size());
+  MemoryLedger ledger;
+  MiniTrainer trainer(backend_, ledger, *self_, config());
+  set_weights(trainer);
+  std::map<std::int32_t, int> different;
+  for (const TextJob& job : all) {
+    SCOPED_TRACE(fmt::format("prompt {}", job.prompt));
+    const Completion& completion = found.at(job.prompt);
+    std::vector<std::int32_t> tokens(job.tokens.begin(), job.tokens.end());
+    ASSERT_EQ(std::ssize(completion.tokens), wanted);
+    for (std::int64_t i = 0; i < wanted; ++i) {
+      const auto [begin, end] = window_of(std::ssize(job.tokens), std::ssize(tokens));
+      const std::int32_t next = completion.tokens[static_cast<std::size_t>(i)];
+      std::vector<std::int32_t> inputs(context, 0), targets(context, -1);
+      std::copy(tokens.begin() + begin, tokens.begin() + end, inputs.begin());
+      const auto last = static_cast<std::size_t>(end - begin - 1);
+      targets[last] = next;
+      trainer.executor().load_evaluation(inputs, targets);
+      trainer.executor().evaluate();
+      EXPECT_EQ(trainer.executor().evaluation_correct()[last], 1) << "token " << i;
+      EXPECT_NEAR(completion.logprobs[static_cast<std::size_t>(i)],
+                  -trainer.executor().evaluation_losses()[last], 2e-5);
+      ++different[next];
+      tokens.push_back(next);
+    }
+  }
+  EXPECT_GT(different.size(), 5U) << "the model says more than one thing";
+}
+
+TEST_F(Generation, EveryLayoutContinuesTheSameTexts) {
+  const std::vector<TextJob> all = jobs();
+  const GenerationSettings settings = settings_of(0.9, 30);
+  const auto expected = generate(config(), all, 2, settings);
+  for (int tensor = 1; tensor <= std::min(ranks(), 4); ++tensor) {
+    if (ranks() % tensor != 0 || 4 % tensor != 0) continue;
+    for (const char* exchange : {"ddp", "zero3"}) {
+      for (const bool vocab_too : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} tensor ranks, {}, vocabulary divided: {}", tensor, exchange, vocab_too));
+        RunConfig run = config(ranks() / tensor, tensor, DType::fp32, exchange);
+        run.parallel.splits.vocab = vocab_too && tensor > 1;
+        for (const auto& [prompt, completion] : generate(run, all, 3, settings)) {
+          const Completion& same = expected.at(prompt);
+          EXPECT_EQ(completion.tokens, same.tokens);
+          for (std::size_t i = 0; i < same.logprobs.size(); ++i)
+            EXPECT_NEAR(completion.logprobs[i], same.logprobs[i], 2e-5);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Generation, LogProbabilitiesHaveTheSameBitsInAnyBatch) {
+  const std::vector<TextJob> all = jobs();
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    const GenerationSettings settings = settings_of(0.9, 30);
+    const auto together = generate(config(1, 1, dtype), all, 8, settings);
+    std::vector<TextJob> many = all;
+    for (std::int64_t i = 0; i < 6; ++i)
+      many.push_back({.prompt = 100 + i, .sample = 0, .tokens = kept_prompt(i, 4)});
+    const auto in_groups = generate(config(1, 1, dtype), many, 12, settings);
+    const auto in_turn = generate(config(1, 1, dtype), all, 2, settings);
+    const auto on_all_ranks = generate(config(ranks(), 1, dtype), all, 4, settings);
+    for (const TextJob& job : all) {
+      SCOPED_TRACE(fmt::format("{}, prompt {}", name_of(dtype), job.prompt));
+      const auto alone = generate(config(1, 1, dtype), {job}, 1, settings);
+      const Completion& expected = alone.at(job.prompt);
+      for (const auto* batch : {&together, &in_groups, &in_turn, &on_all_ranks}) {
+        const auto found = batch->find(job.prompt);
+        if (found == batch->end()) continue;  // of another rank
+        EXPECT_EQ(found->second.tokens, expected.tokens);
+        EXPECT_EQ(found->second.logprobs, expected.logprobs);
+      }
+    }
+  }
+}
+
+TEST_F(Generation, RowsOfQuestionsHaveTheLossesOfWindows) {
+  ChoiceQuestions questions;
+  questions.max_length = context;
+  for (std::int64_t i = 0; i < 9; ++i) {
+    EncodedChoice choice{.number = i, .label = i % 3, .context = {}, .endings = {}, .code_points = {}};
+    for (const std::int32_t token : prompt(i, 1 + 3 * i))
+      choice.context.push_back(static_cast<std::uint16_t>(token));
+    for (std::int64_t ending = 0; ending < 3 + i % 2; ++ending) {
+      choice.endings.emplace_back();
+      for (const std::int32_t token : prompt(i + 11 * ending, 1 + 2 * ending))
+        choice.endings.back().push_back(static_cast<std::uint16_t>(token));
+      const ChoiceRow row = choice.row(static_cast<std::size_t>(ending), context);
+      questions.longest = std::max(questions.longest, std::ssize(row.tokens) - 1);
+      questions.tokens += std::ssize(row.tokens) - 1;
+    }
+    questions.questions.push_back(choice);
+  }
+  std::vector<ChoiceScore> scores;
+  {
+    MemoryLedger ledger;
+    MiniTrainer trainer(backend_, ledger, *self_, config());
+    set_weights(trainer);
+    for (const EncodedChoice& choice : questions.questions) {
+      std::vector<EndingLoss> losses;
+      for (std::size_t ending = 0; ending < choice.endings.size(); ++ending) {
+        const ChoiceRow row = choice.row(ending, context);
+        const std::int64_t size = std::ssize(row.tokens) - 1;
+        std::vector<std::int32_t> inputs(context, 0), targets(context, -1);
+        EndingLoss& loss = losses.emplace_back(EndingLoss{.tokens = row.num_targets, .is_greedy = true});
+        for (std::int64_t i = 0; i < size; ++i) {
+          inputs[static_cast<std::size_t>(i)] = row.tokens[static_cast<std::size_t>(i)];
+          if (i >= size - row.num_targets)
+            targets[static_cast<std::size_t>(i)] = row.tokens[static_cast<std::size_t>(i) + 1];
+        }
+        trainer.executor().load_evaluation(inputs, targets);
+        trainer.executor().evaluate();
+        for (std::int64_t i = size - row.num_targets; i < size; ++i) {
+          loss.loss += trainer.executor().evaluation_losses()[static_cast<std::size_t>(i)];
+          loss.is_greedy =
+              loss.is_greedy && trainer.executor().evaluation_correct()[static_cast<std::size_t>(i)] != 0;
+        }
+      }
+      scores.push_back(score_choice(choice, losses));
+    }
+  }
+  const ChoiceSummary expected = summarize_choices(scores);
+  for (int tensor = 1; tensor <= std::min(ranks(), 4); ++tensor) {
+    if (ranks() % tensor != 0 || 4 % tensor != 0) continue;
+    for (const char* exchange : {"ddp", "zero3"}) {
+      for (const std::int64_t tokens : {1, 100, 2000}) {
+        SCOPED_TRACE(fmt::format("{} tensor ranks, {}, {} tokens per pass", tensor, exchange, tokens));
+        RunConfig run = config(ranks() / tensor, tensor, DType::fp32, exchange);
+        run.cache = choice_cache(questions, tokens, ranks() / tensor);
+        MemoryLedger ledger;
+        MiniTrainer trainer(backend_, ledger, *world_, run);
+        set_weights(trainer);
+        const ChoiceResult result =
+            *evaluate_choices(trainer.executor(), backend_, trainer.grid(), run.cache, questions);
+        EXPECT_EQ(result.summary.examples, 9);
+        EXPECT_EQ(result.summary.accuracy.mean, expected.accuracy.mean);
+        EXPECT_EQ(result.summary.normalised_accuracy.mean, expected.normalised_accuracy.mean);
+        EXPECT_EQ(result.summary.greedy.mean, expected.greedy.mean);
+        EXPECT_NEAR(result.summary.right_token_loss, expected.right_token_loss, 1e-5);
+        int calls = 0;
+        const auto interrupted = [&] { return ++calls == 3; };
+        EXPECT_FALSE(evaluate_choices(trainer.executor(), backend_, trainer.grid(), run.cache, questions,
+                                      interrupted));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mylos

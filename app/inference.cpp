@@ -264,7 +264,7 @@ std::shared_ptr<const Tokenizer> find_model_tokenizer(const CommandLine& line, c
 }
 
 fs::path output_file(const CommandLine& line, const std::string& option, std::span<const fs::path> inputs) {
-  const fs::path file = follow_links(expand_path(line.text(option)));
+  fs::path file = follow_links(expand_path(line.text(option)));
   if (file.empty()) fail(ExitCode::usage, "--{} is empty; name a file", option);
   for (const fs::path& input : inputs) {
     if (is_same_file(file, input))

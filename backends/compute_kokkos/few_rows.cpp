@@ -23,9 +23,9 @@ namespace {
 //   before they are used.
 // - Requests that come in faster than memory answers are lost, so one or two rows are not computed as fast
 //   as possible, but as if they were more.
-constexpr std::int64_t request_ahead = 32000;  // bytes
-constexpr std::int64_t line = 64;
-constexpr int leaves = 8;
+[[maybe_unused]] constexpr std::int64_t request_ahead = 32000;  // bytes
+[[maybe_unused]] constexpr std::int64_t line = 64;
+[[maybe_unused]] constexpr int leaves = 8;
 
 /// Rows of x, of which the last is repeated as often as needed.
 template <class T>
@@ -38,18 +38,18 @@ struct Rows {
   Rows from_column(std::int64_t i) const { return {data + i, stride, count}; }
 };
 
-/// Requests the lines of a matrix's rows, one row after the other.
+/// Requests the lines of a matrix (rows, columns), one row after the other.
+template <class T>
 class LinesAhead {
  public:
-  /// `row` bytes of each row are used, and rows are `stride` bytes apart.
-  LinesAhead(const void* first, std::int64_t row, std::int64_t stride, std::int64_t rows)
-      : row_(static_cast<const char*>(first)), length_(row), stride_(stride), rows_(rows) {}
+  LinesAhead(const T* first, std::int64_t rows, std::int64_t columns, std::int64_t stride)
+      : row_(first), rows_(rows), columns_(columns), stride_(stride) {}
 
   KOKKOS_FORCEINLINE_FUNCTION void request(std::int64_t lines) {
     for (std::int64_t l = 0; l < lines && rows_ > 0; ++l) {
       prefetch(row_ + place_);
-      place_ += line;
-      if (place_ < length_) continue;
+      place_ += line / static_cast<std::int64_t>(sizeof(T));
+      if (place_ < columns_) continue;
       place_ = 0;
       row_ += stride_;
       --rows_;
@@ -57,8 +57,8 @@ class LinesAhead {
   }
 
  private:
-  const char* row_;
-  std::int64_t length_, stride_, rows_;
+  const T* row_;
+  std::int64_t rows_, columns_, stride_;
   std::int64_t place_ = 0;
 };
 
@@ -72,7 +72,7 @@ class ColumnProducts {
 
   /// w (depth, columns), its rows `w_row` apart; sums (N, pitch), where `pitch` is a multiple of `step`.
   static void run(const Rows<T>& x, std::int64_t depth, const T* w, std::int64_t w_row, int columns,
-                  float* sums, int pitch, LinesAhead& ahead) {
+                  float* sums, int pitch, LinesAhead<T>& ahead) {
     std::fill_n(sums, static_cast<std::ptrdiff_t>(N) * pitch, 0.0F);
     for (std::int64_t i = 0; i < depth; i += block) {
       const int rows = static_cast<int>(std::min<std::int64_t>(block, depth - i));
@@ -124,7 +124,7 @@ class ColumnProducts {
 
   /// sums[n][c] += left (N, block) w (block, step) for `step` columns.
   KOKKOS_FORCEINLINE_FUNCTION static void add(const E (&left)[groups][N], const T* w, std::int64_t w_row,
-                                              float* sums, int pitch, LinesAhead* ahead) {
+                                              float* sums, int pitch, LinesAhead<T>* ahead) {
     Vec sum[N][vectors];
     for (int n = 0; n < N; ++n) {
       for (int v = 0; v < vectors; ++v) sum[n][v] = load(sums + n * pitch + v * width);
@@ -245,15 +245,16 @@ void dot_products_of(const Call<T>& call) {
 }
 
 /// to[n][c] += from[n][c], both (N, pitch).
-void add_sums(const float* from, std::int64_t count, float* to) {
+[[maybe_unused]] void add_sums(const float* from, std::int64_t count, float* to) {
   for (std::int64_t i = 0; i < count; i += width) store(to + i, load(from + i) + load(to + i));
 }
 
-/// The leaves' rows of w: the same for any number of threads.
+/// The leaves' rows of w, in whole blocks: the same for any number of threads.
+template <int block>
 struct Leaves {
   std::int64_t depth, rows;
 
-  Leaves(std::int64_t depth_, int block)
+  explicit Leaves(std::int64_t depth_)
       : depth(depth_), rows((depth_ + leaves * block - 1) / (leaves * block) * block) {}
   std::int64_t begin(int leaf) const { return std::min(depth, leaf * rows); }
 };
@@ -275,7 +276,7 @@ void column_products_of(const Call<T>& call, const Memory& memory) {
   const std::int64_t size_of_part = parts > 1 ? N * pitch_of_parts : 0;
   float* const partial = memory(parts * size_of_part + threads * levels * Products::most_sums);
   float* const pending = partial + parts * size_of_part;
-  const Leaves division(call.sizes.in, Products::block);
+  const Leaves<Products::block> division(call.sizes.in);
 
   Kokkos::parallel_for(
       "mylos::linear_forward::few_rows"_label, Range(queue(), 0, threads), [&](std::int64_t thread) {
@@ -287,9 +288,8 @@ void column_products_of(const Call<T>& call, const Memory& memory) {
           const int pitch = (count + Products::step - 1) / Products::step * Products::step;
           const auto* const w = static_cast<const T*>(call.w.data) + at;
           const std::int64_t begin = division.begin(first_leaf);
-          LinesAhead ahead(w + begin * call.w.row, count * std::int64_t{sizeof(T)},
-                           call.w.row * std::int64_t{sizeof(T)},
-                           division.begin(first_leaf + own_leaves) - begin);
+          LinesAhead<T> ahead(w + begin * call.w.row, division.begin(first_leaf + own_leaves) - begin, count,
+                              call.w.row);
           ahead.request(
               std::max<std::int64_t>(request_ahead, Products::block * count * std::int64_t{sizeof(T)}) /
               line);

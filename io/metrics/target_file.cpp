@@ -57,7 +57,6 @@ struct TargetFileWriter::Impl {
     temporary.commit();
   }
 
- private:
   template <class Result>
   Result check(Result result, const char* what) const {
     return h5_check(result, ExitCode::io, fmt::format("cannot write {}: {}", path.string(), what));

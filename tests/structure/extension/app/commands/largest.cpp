@@ -12,7 +12,7 @@ std::vector<CommandOption> options() {
 }
 
 int run(const CommandLine& line) {
-  return with_inference(line, 0, false, [&](const MpiRuntime& mpi, Inference& model) {
+  const auto print_largest = [&](const MpiRuntime& mpi, Inference& model) {
     ComputeBackend& backend = model.session->compute();
     const DeviceBuffer memory(backend, model.session->ledger(), MemoryCategory::workspace, sizeof(float),
                               "mylos::largest");
@@ -27,7 +27,8 @@ int run(const CommandLine& line) {
     if (mpi.rank() == 0)
       fmt::print("step {}: the largest weight has the magnitude {:.9g}\n", model.step, value);
     return 0;
-  });
+  };
+  return with_inference(line, {.run = print_largest});
 }
 
 }  // namespace

@@ -709,7 +709,8 @@ TEST_P(OpsExactTest, FewRowsAreLeftToTheBackendThatReadsWeightsOnce) {
         LinearForward{.x = x.ref({9, width}).rows(0, rows), .w = w.ref({width, width}), .y = result}));
   };
   for (std::int64_t rows = 1; rows <= 8; ++rows) EXPECT_EQ(taker(rows), "kokkos") << rows;
-  if (GetParam() == "onednn") EXPECT_EQ(taker(9), "onednn");
+  // Where no backend on top takes products, nine rows are Kokkos', too.
+  EXPECT_EQ(taker(9), GetParam() == "onednn" ? "onednn" : "kokkos");
 }
 
 /// The result for a query depends on the keys and values that it sees, not on batch, chunk, row or capacity.

@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "core/base/error.hpp"
+#include "io/models/finite.hpp"
 
 namespace mylos {
 
@@ -19,13 +20,6 @@ namespace {
 constexpr std::size_t lanes = 16;         // independent partial results, for vectors of any width
 constexpr std::size_t block_scores = 32;  // of which keep_top_k first looks at the largest
 constexpr float infinity = std::numeric_limits<float>::infinity();
-
-bool all_finite(std::span<const float> values) {
-  std::uint32_t largest = 0;
-  for (const float value : values)
-    largest = std::max(largest, std::bit_cast<std::uint32_t>(value) & 0x7fffffffU);
-  return largest < 0x7f800000U;
-}
 
 float larger(float a, float b) {
   return a < b ? b : a;
@@ -125,7 +119,7 @@ Sampler::Sampler(const Sampling& sampling, std::int64_t vocab_size, std::int64_t
 DrawnToken Sampler::sample(std::span<const float> logits, std::span<const std::int32_t> seen,
                            const DrawPlace& place) {
   require(logits.size() == weights_.size(), "there is a logit for each id of the vocabulary");
-  if (!all_finite(logits)) {
+  if (!are_finite(logits)) {
     fail(ExitCode::numerical, "the model's logits of token {} are not finite (prompt {}, sample {})",
          place.position + 1, place.prompt, place.sample);
   }

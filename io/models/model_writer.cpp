@@ -2,7 +2,6 @@
 #include "io/models/model_writer.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <fcntl.h>
 #include <memory>
 #include <span>
@@ -16,6 +15,7 @@
 #include "io/models/finite.hpp"
 #include "io/models/hugging_face_config.hpp"
 #include "io/models/llmc_file.hpp"
+#include "io/models/place_rows.hpp"
 #include "io/utf8.hpp"
 
 namespace mylos {
@@ -90,14 +90,7 @@ class WeightWriter {
       return;
     }
     const auto turned = std::make_unique_for_overwrite<T[]>(values.size());
-    const std::int64_t rows = box.count[0];
-    const std::int64_t columns = box.count[1];
-    constexpr std::int64_t tile = 32;  // rows and columns of a tile stay in the cache
-    for (std::int64_t r0 = 0; r0 < rows; r0 += tile)
-      for (std::int64_t c0 = 0; c0 < columns; c0 += tile)
-        for (std::int64_t c = c0; c < std::min(c0 + tile, columns); ++c)
-          for (std::int64_t r = r0; r < std::min(r0 + tile, rows); ++r)
-            turned[c * rows + r] = chunk[r * columns + c];
+    place_rows(chunk.get(), box.count[0], box.count[1], turned.get(), 1, box.count[0]);
     write(turned.get(), converted.size_bytes());
   }
 
@@ -202,8 +195,9 @@ void check_llmc_model(const ModelConfig& model, DType dtype) {
 void write_llmc(const ModelSource& source, const ModelWriteOptions& options, const fs::path& file) {
   const ModelConfig& model = source.model;
   check_llmc_model(model, options.dtype);
-  const std::int64_t padded_vocab =
-      (model.vocab + llmc_vocab_multiple - 1) / llmc_vocab_multiple * llmc_vocab_multiple;
+  ModelConfig padded = model;
+  padded.vocab_multiple = llmc_vocab_multiple;
+  const std::int64_t padded_vocab = padded.padded_vocab();
   LlmcHeader header{};
   header[0] = llmc_model_magic;
   header[1] = options.dtype == DType::fp32 ? llmc_fp32_version : llmc_bf16_version;

@@ -2,7 +2,6 @@
 #include "io/models/stored_weights.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <memory>
 #include <span>
@@ -10,6 +9,7 @@
 
 #include "core/base/error.hpp"
 #include "io/models/finite.hpp"
+#include "io/models/place_rows.hpp"
 
 namespace mylos {
 
@@ -45,24 +45,6 @@ struct StoredBox {
             "a box inside its stored tensor");
   }
 };
-
-/// Converts `rows` rows of `columns` elements and spreads them over memory with these strides.
-template <class T>
-void place_rows(const T* source, std::int64_t rows, std::int64_t columns, float* target,
-                std::int64_t row_stride, std::int64_t column_stride) {
-  if (column_stride == 1) {
-    for (std::int64_t r = 0; r < rows; ++r)
-      for (std::int64_t c = 0; c < columns; ++c)
-        target[r * row_stride + c] = static_cast<float>(source[r * columns + c]);
-    return;
-  }
-  constexpr std::int64_t tile = 32;  // rows and columns of a tile stay in the cache
-  for (std::int64_t r0 = 0; r0 < rows; r0 += tile)
-    for (std::int64_t c0 = 0; c0 < columns; c0 += tile)
-      for (std::int64_t c = c0; c < std::min(c0 + tile, columns); ++c)
-        for (std::int64_t r = r0; r < std::min(r0 + tile, rows); ++r)
-          target[r * row_stride + c * column_stride] = static_cast<float>(source[r * columns + c]);
-}
 
 template <class T>
 [[noreturn]] void refuse_value(const StoredTensor& stored, const fs::path& file, std::span<const T> values,

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <string_view>
-#include <utility>
 
 #include "core/base/digest.hpp"
 #include "core/base/number_text.hpp"
@@ -239,26 +237,6 @@ std::string choices_text(const ChoiceSummary& summary) {
   return fmt::format("accuracy {}, normalised {}, greedy {}, right ending {} nats per token ({} questions)",
                      rate(summary.accuracy), rate(summary.normalised_accuracy), rate(summary.greedy),
                      decimals(summary.right_token_loss, 4), summary.examples);
-}
-
-std::vector<std::string> interleaved_lines(const std::vector<std::string>& by_rank,
-                                           const std::function<bool(std::size_t rank)>& is_copy) {
-  std::vector<std::vector<std::string>> lists;
-  std::size_t count = 0;
-  for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
-    if (is_copy(rank)) continue;
-    std::vector<std::string>& lines = lists.emplace_back();
-    std::string_view rest = by_rank[rank];
-    while (!rest.empty()) {
-      const std::size_t end = rest.find('\n') + 1;
-      lines.emplace_back(rest.substr(0, end));
-      rest.remove_prefix(end);
-    }
-    count += lines.size();
-  }
-  std::vector<std::string> ordered;
-  for (std::size_t i = 0; i < count; ++i) ordered.push_back(lists[i % lists.size()][i / lists.size()]);
-  return ordered;
 }
 
 }  // namespace mylos

@@ -57,9 +57,4 @@ std::optional<ChoiceResult> evaluate_choices(
 /// "accuracy 29.55 % +- 0.46, normalised 31.14 % +- 0.46, ..."
 std::string choices_text(const ChoiceSummary& summary);
 
-/// Lines of all ranks in the order of what they are of, if line i is of data rank i mod D and other ranks
-/// have copies.
-std::vector<std::string> interleaved_lines(const std::vector<std::string>& by_rank,
-                                           const std::function<bool(std::size_t rank)>& is_copy);
-
 }  // namespace mylos

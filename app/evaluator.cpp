@@ -174,11 +174,4 @@ std::optional<EvalResult> evaluate(ModelExecutor& executor, ComputeBackend& back
   return result_of_all(sums, backend, group);
 }
 
-std::optional<EvalResult> evaluate(ModelExecutor& executor, ComputeBackend& backend,
-                                   const TokenDataset& dataset, std::int64_t max_windows,
-                                   const ProcessGrid& grid, const std::function<bool()>& is_interrupted) {
-  return evaluate(executor, backend, dataset, grid,
-                  {.max_windows = max_windows, .is_interrupted = is_interrupted});
-}
-
 }  // namespace mylos

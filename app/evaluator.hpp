@@ -46,9 +46,4 @@ std::optional<EvalResult> evaluate(ModelExecutor& executor, ComputeBackend& back
                                    const TokenDataset& dataset, const ProcessGrid& grid,
                                    const EvalOptions& options);
 
-/// The same for the first `max_windows` windows (0: all), T tokens apart.
-std::optional<EvalResult> evaluate(
-    ModelExecutor& executor, ComputeBackend& backend, const TokenDataset& dataset, std::int64_t max_windows,
-    const ProcessGrid& grid, const std::function<bool()>& is_interrupted = [] { return false; });
-
 }  // namespace mylos

@@ -21,28 +21,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// What a deck gives for `key`, or "".
-std::string value_of(const std::string& deck_text, const char* key) {
-  DeckErrors ignored;
-  const Deck deck = Deck::parse(deck_text, "the checkpoint's deck", ignored);
-  const DeckEntry* entry = deck.find(key);
-  return entry != nullptr ? entry->value : "";
-}
-
 /// Returns the extent of the tensor axis in the checkpoint's deck if it divides `ranks`, otherwise 1.
-int tensor_ranks(const std::string& deck_text, int ranks) {
-  const int wanted = std::atoi(value_of(deck_text, "parallel.tensor").c_str());
+int tensor_ranks(const ModelOrigin& origin, int ranks) {
+  const int wanted = std::atoi(origin.deck_value("parallel.tensor").c_str());
   return wanted > 0 && ranks % wanted == 0 ? wanted : 1;
-}
-
-/// Whether a path can be expanded here.
-bool can_expand(const std::string& path) {
-  try {
-    expand_path(path);
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
 }
 
 /// Throws ExitCode::usage if the names of the run's validation data cannot be used here.
@@ -76,11 +58,9 @@ Setup setup_of(const OpenedModel& source, const CommandLine& line, const MpiRunt
           "model",
           key);
   }
-  if (line.has("dtype") && line.text("dtype") != "fp32" && line.text("dtype") != "bf16" &&
-      line.text("dtype") != "fp16")
-    fail(ExitCode::usage, "--dtype={} must be fp32, bf16 or fp16", line.text("dtype"));
+  const std::optional<DType> dtype = dtype_option(line);
   const std::int64_t micro_batch = work.batch > 0 ? work.batch : origin.micro_batch;
-  int tensor = tensor_ranks(origin.deck, mpi.size());
+  int tensor = tensor_ranks(origin, mpi.size());
   for (const auto& [key, value] : line.overrides) {
     if (key != "parallel.tensor") continue;
     const int wanted = std::atoi(value.c_str());
@@ -101,21 +81,20 @@ Setup setup_of(const OpenedModel& source, const CommandLine& line, const MpiRunt
                        {"backend.threads", "0"},
                        // Unused here; their paths may begin with a variable that is not set here.
                        {"data.train", "unused"},
+                       {"data.ranks", ""},
+                       {"eval.every", "0"},
+                       {"eval.choices", ""},
                        {"model.init", ""},
                        {"checkpoint.dir", ""},
                        {"run.dir", "unused"}};
-  if (!work.needs_valid) own.insert(own.end(), {{"data.valid", ""}, {"eval.every", "0"}});
-  own.emplace_back("eval.choices", "");
-  if (line.has("dtype")) {
-    own.insert(own.end(), {{"train.dtype", line.text("dtype")}, {"optim.master", "fp32"}});
-  }
-  if (work.needs_valid) check_valid(value_of(origin.deck, "data.valid"));
-  if (!can_expand(value_of(origin.deck, "data.ranks"))) own.emplace_back("data.ranks", "");
+  if (!work.needs_valid) own.emplace_back("data.valid", "");
+  if (dtype) own.insert(own.end(), {{"train.dtype", line.text("dtype")}, {"optim.master", "fp32"}});
+  if (work.needs_valid) check_valid(origin.deck_value("data.valid"));
   const auto setup_with = [&](const DeckOverrides& overrides, DeckOrigin from) {
     return make_setup(origin.deck, origin.deck_name, overrides, line.text("plugin-path"), mpi.job(), from);
   };
   // A problem without the user's parameters is one of the model.
-  const bool is_changed = !line.overrides.empty() || line.has("dtype");
+  const bool is_changed = !line.overrides.empty() || dtype;
   Setup setup = setup_with(own, is_changed ? DeckOrigin::checkpoint_changed : DeckOrigin::checkpoint);
   if (!line.overrides.empty()) {
     for (const auto& [key, value] : line.overrides)
@@ -149,24 +128,6 @@ void find_valid(Setup& setup, bool speaks) {
   }
 }
 
-/// Merge ranks of GPT-2's tokenizer: the file that the command line names, otherwise the run's copy,
-/// otherwise the deck's file. Throws ExitCode::usage if there is none.
-fs::path find_ranks(const CommandLine& line, const DataConfig& data, const std::string& folder) {
-  if (line.has("ranks")) return expand_path(line.text("ranks"));
-  std::vector<std::string> files;
-  for (const fs::path& file : ranks_of_run(line.arguments.at(0))) files.push_back(file);
-  // A relative path of the run's deck begins in the folder where it was started.
-  if (!data.ranks.empty() && !folder.empty()) files.push_back(fs::path(folder) / data.ranks);
-  if (!data.ranks.empty()) files.push_back(data.ranks);
-  const auto file = std::ranges::find_if(files, [](const std::string& path) {
-    std::error_code unknown;
-    return fs::exists(path, unknown);
-  });
-  if (file != files.end()) return *file;
-  fail(ExitCode::usage, "the ranks of {} were not found; looked for: {}; name them with --ranks=FILE",
-       data.tokenizer, join(files, ", "));
-}
-
 int infer(const MpiRuntime& mpi, const CommandLine& line, const InferenceWork& work) {
   Inference model;
   try {
@@ -197,7 +158,6 @@ int infer(const MpiRuntime& mpi, const CommandLine& line, const InferenceWork& w
     if (const int code = check_identity(mpi, identity)) return code;
     mpi.set_limits(model.setup.config.comm.limits);
     if (const int code = fall_back_to_mpi(mpi, model.setup)) return code;
-    model.step = model.source->origin().step;
     if (const int code = work.prepare(mpi, model)) return code;
     const RunConfig& config = model.setup.config;
     model.session =
@@ -222,45 +182,13 @@ int infer(const MpiRuntime& mpi, const CommandLine& line, const InferenceWork& w
 
 std::vector<CommandOption> inference_options() {
   return {
-      {"step", OptionKind::text,
-       "with RUN: the checkpoint, N or step_N; the newest undamaged one by default"},
+      step_option(),
       {"dtype", OptionKind::text,
        "type in which the model computes: fp32, bf16 or fp16; that of the run or the file by default"},
       {"ranks", OptionKind::text,
        "GPT-2's merge ranks, instead of the run's copy: a .tiktoken file, vocab.json next to merges.txt, "
        "or the folder that contains both"},
   };
-}
-
-std::shared_ptr<const Tokenizer> find_model_tokenizer(const CommandLine& line, const Inference& model,
-                                                      std::string* reason) {
-  const DataConfig& data = model.setup.config.data;
-  const auto none = [&](const std::string& why) {
-    if (reason != nullptr) *reason = why;
-    return std::shared_ptr<const Tokenizer>();
-  };
-  if (!model.source->is_checkpoint() && !line.has("ranks")) {
-    const FoundTokenizer& found = model.source->tokenizer();
-    if (found.tokenizer != nullptr) return found.tokenizer;
-    return none(found.reason.empty() ? "it has no tokenizer" : found.reason);
-  }
-  std::string name = data.tokenizer;
-  if (name == "none") name = model.source->origin().tokenizer.name;
-  if (name.empty() && line.has("ranks")) name = "gpt2";
-  if (name.empty()) return none("[data] tokenizer = none");
-  if (!tokenizer_kind(name).has_ranks) return make_tokenizer(name);
-  try {
-    const std::string ranks = find_ranks(line, data, model.setup.config.folder).string();
-    std::shared_ptr<const Tokenizer> found = make_tokenizer(fmt::format("{}={}", name, ranks));
-    if (found->vocab_size() > model.setup.config.model.vocab) {
-      fail(ExitCode::usage, "{} has {} tokens, but the model {}", ranks, found->vocab_size(),
-           model.setup.config.model.vocab);
-    }
-    return found;
-  } catch (const Error& error) {
-    if (reason == nullptr || error.code() != ExitCode::usage || line.has("ranks")) throw;
-    return none(error.what());
-  }
 }
 
 fs::path output_file(const CommandLine& line, const std::string& option, std::span<const fs::path> inputs) {
@@ -289,6 +217,22 @@ std::string input_file(const CommandLine& line, const std::string& option) {
   if (!fs::exists(file, unknown))
     fail(ExitCode::usage, "--{}={} cannot be read: there is {}", option, file, what_is_at(file));
   return file;
+}
+
+std::vector<std::string> gather_lines(Inference& model, const std::string& own) {
+  const std::vector<std::string> by_rank = model.session->gather(own);
+  const ParallelLayout& layout = model.setup.config.parallel;
+  std::vector<std::vector<std::string>> lists;
+  std::size_t count = 0;
+  for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
+    if (layout.coordinates(static_cast<int>(rank)).index(Axis::tensor) > 0) continue;
+    std::vector<std::string>& lines = lists.emplace_back();
+    for (const std::string_view line : lines_of(by_rank[rank])) lines.push_back(fmt::format("{}\n", line));
+    count += lines.size();
+  }
+  std::vector<std::string> ordered;
+  for (std::size_t i = 0; i < count; ++i) ordered.push_back(lists[i % lists.size()][i / lists.size()]);
+  return ordered;
 }
 
 int with_inference(const CommandLine& line, const InferenceWork& work) {

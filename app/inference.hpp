@@ -31,11 +31,10 @@ struct Inference {
   std::unique_ptr<CheckedProgram> program;
   std::unique_ptr<ModelExecutor> executor;
   std::unique_ptr<RankState> state;
-  std::int64_t step = 0;  ///< of the checkpoint
 
   /// "step 6", or the kind of model without steps.
   std::string name() const {
-    return source->is_checkpoint() ? fmt::format("step {}", step) : source->origin().kind;
+    return source->is_checkpoint() ? fmt::format("step {}", source->origin().step) : source->origin().kind;
   }
 };
 
@@ -68,9 +67,8 @@ std::string input_file(const CommandLine& line, const std::string& option);
 /// the job (`end_job`).
 int with_inference(const CommandLine& line, const InferenceWork& work);
 
-/// The model's tokenizer: that of its folder or, of a run, with the merge ranks that --ranks names, the run's
-/// own copy or the deck's file. Empty if there is none; then `reason`, unless null, receives why.
-std::shared_ptr<const Tokenizer> find_model_tokenizer(const CommandLine& line, const Inference& model,
-                                                      std::string* reason = nullptr);
+/// Returns the lines of all data ranks on rank 0, in the order of what they are of: line i is of data rank i
+/// mod D, and the ranks along the tensor axis have copies. Empty on the other ranks. Collective.
+std::vector<std::string> gather_lines(Inference& model, const std::string& own);
 
 }  // namespace mylos

@@ -7,13 +7,16 @@
 #include "app/run_directory.hpp"
 #include "app/run_state.hpp"
 #include "core/base/digest.hpp"
-#include "core/base/number_text.hpp"
+#include "core/base/expand_path.hpp"
+#include "core/base/join.hpp"
+#include "core/base/say.hpp"
 #include "core/base/what_is_at.hpp"
 #include "core/model/parameters.hpp"
 #include "io/agree.hpp"
 #include "io/checkpoint/checkpoint_directory.hpp"
 #include "io/file_util.hpp"
 #include "io/json.hpp"
+#include "io/tokens/tokenizer.hpp"
 
 namespace mylos {
 
@@ -49,21 +52,52 @@ Kind kind_of(const fs::path& path, bool is_run) {
 }
 
 ModelOrigin origin_of(const CheckpointState& saved, const fs::path& path) {
-  RunState state = parse_state(saved.json, fmt::format("state.json of step {}", saved.step), saved.step);
-  DeckErrors ignored;
-  const Deck deck = Deck::parse(state.deck, "the checkpoint's deck", ignored);
-  if (const DeckEntry* dropout = deck.find("model.dropout"))
-    state.model.dropout = static_cast<float>(std::atof(dropout->value.c_str()));
-  return {.kind = fmt::format("checkpoint of step {}", saved.step),
-          .path = path,
-          .model = state.model,
-          .deck = state.deck,
-          .deck_name = "the checkpoint's deck",
-          .folder = state.folder,
-          .step = saved.step,
-          .micro_batch = state.micro_batch,
-          .initial = state.initial,
-          .tokenizer = state.tokenizer};
+  const RunState state =
+      parse_state(saved.json, fmt::format("state.json of step {}", saved.step), saved.step);
+  ModelOrigin origin{.kind = fmt::format("checkpoint of step {}", saved.step),
+                     .path = path,
+                     .model = state.model,
+                     .deck = state.deck,
+                     .deck_name = "the checkpoint's deck",
+                     .folder = state.folder,
+                     .step = saved.step,
+                     .micro_batch = state.micro_batch,
+                     .initial = state.initial,
+                     .tokenizer = state.tokenizer};
+  origin.model.dropout = static_cast<float>(std::atof(origin.deck_value("model.dropout").c_str()));
+  return origin;
+}
+
+/// Whether a path can be expanded here.
+bool can_expand(const std::string& path) {
+  try {
+    expand_path(path);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// Merge ranks of GPT-2's tokenizer: the file that the command line names, otherwise the run's copy,
+/// otherwise the deck's file. Throws ExitCode::usage if there is none.
+fs::path find_ranks(const CommandLine& line, const ModelOrigin& origin, const std::string& tokenizer) {
+  if (line.has("ranks")) return expand_path(line.text("ranks"));
+  std::vector<fs::path> files = ranks_of_run(origin.path);
+  if (std::string ranks = origin.deck_value("data.ranks"); !ranks.empty() && can_expand(ranks)) {
+    ranks = expand_path(ranks);
+    // A relative path of the run's deck begins in the folder where it was started.
+    if (!origin.folder.empty()) files.push_back(fs::path(origin.folder) / ranks);
+    files.emplace_back(ranks);
+  }
+  const auto file = std::ranges::find_if(files, [](const fs::path& path) {
+    std::error_code unknown;
+    return fs::exists(path, unknown);
+  });
+  if (file != files.end()) return *file;
+  std::vector<std::string> names;
+  for (const fs::path& path : files) names.push_back(path.string());
+  fail(ExitCode::usage, "the ranks of {} were not found; looked for: {}; name them with --ranks=FILE",
+       tokenizer, join(names, ", "));
 }
 
 /// Sequences whose tokens together keep a processor busy.
@@ -162,6 +196,62 @@ void OpenedModel::open_file(const fs::path& path, const Warn& warn) {
     }
   }
   origin_.deck = deck_of_model(found.model, found.dtype, origin_.micro_batch, origin_.tokenizer.name, "");
+}
+
+std::string ModelOrigin::deck_value(const char* key) const {
+  DeckErrors ignored;
+  const Deck parsed = Deck::parse(deck, deck_name, ignored);
+  const DeckEntry* entry = parsed.find(key);
+  return entry != nullptr ? entry->value : "";
+}
+
+CommandOption step_option() {
+  return {"step", OptionKind::text,
+          "with RUN: the checkpoint, N or step_N; the newest undamaged one by default"};
+}
+
+std::optional<DType> dtype_option(const CommandLine& line) {
+  if (!line.has("dtype")) return std::nullopt;
+  for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
+    if (line.text("dtype") == name_of(dtype)) return dtype;
+  }
+  fail(ExitCode::usage, "--dtype={} must be fp32, bf16 or fp16", line.text("dtype"));
+}
+
+std::shared_ptr<const Tokenizer> find_model_tokenizer(const CommandLine& line, const OpenedModel& model,
+                                                      std::string& reason) {
+  const ModelOrigin& origin = model.origin();
+  if (!model.is_checkpoint() && !line.has("ranks")) {
+    const FoundTokenizer& found = model.tokenizer();
+    if (found.tokenizer == nullptr) reason = found.reason.empty() ? "it has no tokenizer" : found.reason;
+    return found.tokenizer;
+  }
+  std::string name = origin.deck_value("data.tokenizer");
+  if (name.empty() || name == "none") name = origin.tokenizer.name;
+  if (name.empty() && line.has("ranks")) name = "gpt2";
+  if (name.empty()) {
+    reason = "[data] tokenizer = none";
+    return nullptr;
+  }
+  if (!tokenizer_kind(name).has_ranks) return make_tokenizer(name);
+  try {
+    const std::string ranks = find_ranks(line, origin, name).string();
+    std::shared_ptr<const Tokenizer> found = make_tokenizer(fmt::format("{}={}", name, ranks));
+    if (found->vocab_size() > origin.model.vocab)
+      fail(ExitCode::usage, "{} has {} tokens, but the model {}", ranks, found->vocab_size(),
+           origin.model.vocab);
+    return found;
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::usage || line.has("ranks")) throw;
+    reason = error.what();
+    return nullptr;
+  }
+}
+
+void warn_of_unused_ranks(const CommandLine& line, const Tokenizer* tokenizer) {
+  if (!line.has("ranks") || tokenizer == nullptr || !tokenizer->identity().ranks.empty()) return;
+  say(stderr, "warning: --ranks is not used: the model's tokenizer, {}, has no ranks\n",
+      tokenizer->identity().name);
 }
 
 std::vector<fs::path> ranks_of_run(const fs::path& path) {

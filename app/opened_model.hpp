@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "app/command_line.hpp"
 #include "app/run_state.hpp"
 #include "core/layout/parameter_table.hpp"
 #include "core/model/model_config.hpp"
@@ -32,6 +33,9 @@ struct ModelOrigin {
   std::int64_t micro_batch = 1;             ///< sequences
   std::optional<InitialWeights> initial{};  ///< of a checkpoint's run
   TokenizerIdentity tokenizer{};  ///< of the data that it was trained with; without a name if unknown
+
+  /// What `deck` gives for `key`, or "".
+  std::string deck_value(const char* key) const;
 };
 
 class OpenedModel {
@@ -51,8 +55,6 @@ class OpenedModel {
   /// Lines `key = value` that are the same on all ranks if they see the same model: its shape and the first
   /// values of each weight.
   std::string identity() const;
-  /// The bytes that `read` has requested from files; counted for model files only.
-  std::int64_t bytes_requested() const { return file_ == nullptr ? 0 : file_->bytes_requested(); }
 
  private:
   void open_checkpoint(IoThread& io, const std::filesystem::path& path, std::optional<std::int64_t> step,
@@ -68,6 +70,19 @@ class OpenedModel {
 /// The files in which a run keeps its merge ranks, if `path` is a run or one of its checkpoints; they may not
 /// exist.
 std::vector<std::filesystem::path> ranks_of_run(const std::filesystem::path& path);
+
+/// The option --step of commands that open a model, and the type that --dtype names; empty if it is not
+/// given. Throws ExitCode::usage for another type.
+CommandOption step_option();
+std::optional<DType> dtype_option(const CommandLine& line);
+
+/// The model's tokenizer: that of its folder or, of a run, with the merge ranks that --ranks names, the run's
+/// own copy or the deck's file. Empty if there is none; then `reason` receives why. Throws ExitCode::usage if
+/// --ranks does not fit the model, ExitCode::bad_data if ranks are damaged.
+std::shared_ptr<const Tokenizer> find_model_tokenizer(const CommandLine& line, const OpenedModel& model,
+                                                      std::string& reason);
+/// Says on standard error if --ranks was given for a tokenizer that has none.
+void warn_of_unused_ranks(const CommandLine& line, const Tokenizer* tokenizer);
 
 /// Reads only headers of what `path` names, for the shape of a model. Of a run, those of its newest
 /// checkpoint whose state can be read. For one process. Throws like the constructor of OpenedModel.

@@ -53,9 +53,9 @@ TextGenerator::TextGenerator(ComputeBackend& backend, const ProcessGrid& grid, c
       settings_(settings),
       cache_(program.config().cache),
       in_step_(communicates_beyond_tensor(program)),
-      allowed_(settings.tokenizer == nullptr ? program.config().model.vocab
-                                             : settings.tokenizer->vocab_size()),
-      sampler_(settings.sampling, program.config().model.vocab, allowed_),
+      sampler_(
+          settings.sampling, program.config().model.vocab,
+          settings.tokenizer == nullptr ? program.config().model.vocab : settings.tokenizer->vocab_size()),
       active_ranks_(backend, grid.group(all_axes), 1) {
   if (grid.coordinates().extent(Axis::tensor) > 1)
     drawn_ids_.emplace(backend, grid.group({Axis::tensor}), static_cast<std::size_t>(cache_.rows));

@@ -98,7 +98,6 @@ class TextGenerator {
   const GenerationSettings& settings_;
   const CacheConfig& cache_;
   const bool in_step_;  // all ranks run as many passes, because these communicate along the data axes
-  std::int64_t allowed_;
   Sampler sampler_;
   ValueGatherer active_ranks_;
   std::optional<ValueGatherer> drawn_ids_;  // of the tensor ranks, if there are several

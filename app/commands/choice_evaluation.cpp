@@ -61,7 +61,7 @@ int ChoiceEvaluation::prepare(const MpiRuntime& mpi, Inference& model) {
     const ChoiceStyle style = style_of(line_);
     std::string reason;
     const bool has_tokens = ChoiceFile(file, style).has_tokens();
-    const auto tokenizer = has_tokens ? nullptr : find_model_tokenizer(line_, model, &reason);
+    const auto tokenizer = has_tokens ? nullptr : find_model_tokenizer(line_, *model.source, reason);
     if (!has_tokens && tokenizer == nullptr)
       fail(ExitCode::usage, "{} holds text, but the model's tokenizer cannot be used: {}", file, reason);
     questions_ = read_choices(file, style, limit, tokenizer.get(), config.model.vocab, config.model.context);
@@ -83,14 +83,9 @@ int ChoiceEvaluation::run(const MpiRuntime& mpi, Inference& model) {
   const RunConfig& config = model.setup.config;
   const ChoiceResult result = *evaluate_choices(*model.executor, model.session->compute(),
                                                 model.session->grid(), config.cache, questions_);
-  const std::vector<std::string> lines = model.session->gather(result.lines);
+  const std::vector<std::string> lines = gather_lines(model, result.lines);
   if (mpi.rank() != 0) return 0;
-  if (line_.has("output")) {
-    const std::vector<std::string> ordered = interleaved_lines(lines, [&](std::size_t rank) {
-      return config.parallel.coordinates(static_cast<int>(rank)).index(Axis::tensor) > 0;
-    });
-    write_output(expand_path(line_.text("output")), join(ordered, ""));
-  }
+  if (line_.has("output")) write_output(expand_path(line_.text("output")), join(lines, ""));
   fmt::print("{}: {}\n", model.name(), choices_text(result.summary));
   return 0;
 }

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -18,7 +17,6 @@
 #include "core/layout/box.hpp"
 #include "core/model/parameters.hpp"
 #include "io/checkpoint/checkpoint.hpp"
-#include "io/deck/deck.hpp"
 #include "io/file_util.hpp"
 #include "io/models/model_writer.hpp"
 #include "io/tokens/hugging_face_tokenizer.hpp"
@@ -40,8 +38,7 @@ std::vector<CommandOption> options() {
        "type of the weights in the result: fp32, bf16 or fp16; by default that of the source. A checkpoint "
        "is "
        "always in fp32"},
-      {"step", OptionKind::text,
-       "with RUN: the checkpoint, N or step_N; the newest undamaged one by default"},
+      step_option(),
       {"ranks", OptionKind::text, "GPT-2's merge ranks, for the tokenizer's files: as for mylos generate"},
   };
 }
@@ -53,14 +50,6 @@ Target parse_target(const CommandLine& line) {
   if (to == "checkpoint") return Target::checkpoint;
   if (to == "llmc") return Target::llmc;
   fail(ExitCode::usage, "--to={} must be hf, checkpoint or llmc", to);
-}
-
-std::optional<DType> parse_dtype(const CommandLine& line) {
-  if (!line.has("dtype")) return std::nullopt;
-  for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
-    if (line.text("dtype") == name_of(dtype)) return dtype;
-  }
-  fail(ExitCode::usage, "--dtype={} must be fp32, bf16 or fp16", line.text("dtype"));
 }
 
 /// What is written, under another name until it is complete.
@@ -81,10 +70,9 @@ class Output {
     if (!fs::is_directory(parent, unknown))
       fail(ExitCode::usage, "{} cannot be written: there is no folder {}", place_.string(), parent.string());
   }
-  /// Removes what was not committed.
+  /// Removes what is left under the other name.
   ~Output() {
     std::error_code ignored;
-    if (is_renamed_ && !is_committed_) fs::remove_all(place_, ignored);
     fs::remove_all(temporary_, ignored);
   }
   Output(const Output&) = delete;
@@ -93,53 +81,27 @@ class Output {
   const fs::path& temporary() const { return temporary_; }
   void commit(const fs::path& written) {
     rename_file(written, place_);
-    is_renamed_ = true;
-    sync_path(fs::absolute(place_).parent_path());
-    is_committed_ = true;
+    try {
+      sync_path(fs::absolute(place_).parent_path());
+    } catch (const Error&) {
+      std::error_code ignored;
+      fs::remove_all(place_, ignored);
+      throw;
+    }
   }
 
  private:
   fs::path place_, temporary_;
-  bool is_renamed_ = false;
-  bool is_committed_ = false;
 };
 
 /// The tokenizer of the model, for its files; empty if it is not known.
 std::shared_ptr<const Tokenizer> tokenizer_of(const CommandLine& line, const OpenedModel& model) {
-  const ModelOrigin& origin = model.origin();
-  const bool is_without_ranks =
-      !origin.tokenizer.name.empty() && !tokenizer_kind(origin.tokenizer.name).has_ranks;
-  if (line.has("ranks") && is_without_ranks) {
-    say(stderr, "warning: --ranks is not used: the model's tokenizer, {}, has no ranks\n",
-        origin.tokenizer.name);
-  } else if (line.has("ranks")) {
-    std::shared_ptr<const Tokenizer> named = make_tokenizer("gpt2=" + expand_path(line.text("ranks")));
-    if (!may_be_same(named->identity(), origin.tokenizer)) {
-      fail(ExitCode::usage, "--ranks={} are those of {}, but the model's tokens are of {}",
-           line.text("ranks"), named->identity().text(), origin.tokenizer.text());
-    }
-    if (named->vocab_size() > origin.model.vocab) {
-      fail(ExitCode::usage, "--ranks={} has {} tokens, but the model {}", line.text("ranks"),
-           named->vocab_size(), origin.model.vocab);
-    }
-    return named;
-  }
-  if (!model.is_checkpoint()) return model.tokenizer().tokenizer;
-  if (origin.tokenizer.name.empty()) return nullptr;
-  if (is_without_ranks) return make_tokenizer(origin.tokenizer.name);
-  std::vector<fs::path> places = ranks_of_run(origin.path);
-  DeckErrors ignored;
-  const Deck deck = Deck::parse(origin.deck, origin.deck_name, ignored);
-  if (const DeckEntry* ranks = deck.find("data.ranks"); ranks != nullptr && !ranks->value.empty())
-    places.insert(places.end(), {fs::path(origin.folder) / ranks->value, ranks->value});
-  for (const fs::path& ranks : places) {
-    std::error_code unknown;
-    if (fs::exists(ranks, unknown)) return make_tokenizer(origin.tokenizer.name + "=" + ranks.string());
-  }
-  say(stderr,
-      "warning: the ranks of {} were not found: no tokenizer files are written; name them with --ranks\n",
-      origin.tokenizer.name);
-  return nullptr;
+  std::string reason;
+  std::shared_ptr<const Tokenizer> found = find_model_tokenizer(line, model, reason);
+  warn_of_unused_ranks(line, found.get());
+  if (found == nullptr && model.is_checkpoint() && !model.origin().tokenizer.name.empty())
+    say(stderr, "warning: {}: no tokenizer files are written\n", reason);
+  return found;
 }
 
 using Read = std::function<void(const TensorInfo& tensor, const std::vector<TensorPart>& parts)>;
@@ -191,7 +153,7 @@ int run(const CommandLine& line) {
   const fs::path from = line.argument(0, "a run, a checkpoint, a Hugging Face folder or an llm.c file");
   const fs::path to = line.argument(1, "the name of the result");
   const Target target = parse_target(line);
-  const std::optional<DType> dtype = parse_dtype(line);
+  const std::optional<DType> dtype = dtype_option(line);
   if (target == Target::checkpoint && dtype.value_or(DType::fp32) != DType::fp32)
     fail(ExitCode::usage, "--dtype={}: a checkpoint is always in fp32", name_of(*dtype));
   std::optional<std::int64_t> step;

@@ -47,7 +47,7 @@ std::shared_ptr<const Tokenizer> find_tokenizer(const CommandLine& line, const I
   std::shared_ptr<const Tokenizer> found;
   try {
     std::string reason;
-    found = find_model_tokenizer(line, model, &reason);
+    found = find_model_tokenizer(line, *model.source, reason);
   } catch (const Error&) {
     if (line.has("ranks")) throw;
   }
@@ -123,7 +123,7 @@ class DataEvaluation {
   TargetFileInfo target_info(const Inference& model) const {
     const EvaluationWindows windows(*dataset_, stride_);
     return {.model = line_.arguments.front(),
-            .step = model.step,
+            .step = model.source->origin().step,
             .context = dataset_->seq_len(),
             .stride = windows.stride(),
             .data = dataset_->identity(),

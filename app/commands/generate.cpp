@@ -2,9 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <optional>
-#include <utility>
 
-#include "app/choice_evaluator.hpp"
 #include "app/commands/commands.hpp"
 #include "app/inference.hpp"
 #include "app/prompts.hpp"
@@ -130,8 +128,8 @@ class Generation {
     if (streams && speaks) fmt::print("\n");
     std::string lines;
     for (const Completion& completion : own) lines += completion_line(completion);
-    const std::vector<std::string> all = model.session->gather(lines);
-    std::vector<std::string> dropped = model.session->gather(generator.has_dropped() ? "yes" : "");
+    const std::vector<std::string> all = gather_lines(model, lines);
+    const std::vector<std::string> dropped = model.session->gather(generator.has_dropped() ? "yes" : "");
     if (!speaks) return 0;
     if (settings_.most_tokens == 0) say(stderr, "warning: --tokens=0 generates nothing\n");
     if (std::ranges::any_of(dropped, [](const std::string& text) { return !text.empty(); })) {
@@ -140,14 +138,10 @@ class Generation {
           model.setup.config.model.context);
     }
     if (streams) return 0;
-    const ParallelLayout& layout = model.setup.config.parallel;
-    const std::vector<std::string> ordered = interleaved_lines(all, [&](std::size_t rank) {
-      return layout.coordinates(static_cast<int>(rank)).index(Axis::tensor) > 0;
-    });
     if (line_.has("output")) {
-      write_output(expand_path(line_.text("output")), join(ordered, ""));
+      write_output(expand_path(line_.text("output")), join(all, ""));
     } else {
-      std::ranges::for_each(ordered, [&](const std::string& text) { print(text); });
+      std::ranges::for_each(all, [&](const std::string& text) { print(text); });
     }
     return 0;
   }
@@ -161,7 +155,7 @@ class Generation {
     if (line_.has("prompts") && !line_.text("prompt").empty())
       fail(ExitCode::usage, "--prompt and --prompts exclude each other");
     std::string reason;
-    tokenizer_ = find_model_tokenizer(line_, model, &reason);
+    tokenizer_ = find_model_tokenizer(line_, *model.source, reason);
     settings_.tokenizer = tokenizer_.get();
     if (tokenizer_ == nullptr && !line_.has("prompts")) {
       fail(ExitCode::usage, "mylos cannot turn this model's tokens into text: {}; give tokens with --prompts",
@@ -169,11 +163,7 @@ class Generation {
     }
     if (tokenizer_ == nullptr && !settings_.stop_texts.empty())
       fail(ExitCode::usage, "--stop needs the model's tokenizer: {}", reason);
-    if (mpi.rank() == 0 && line_.has("ranks") && tokenizer_ != nullptr &&
-        tokenizer_->identity().ranks.empty()) {
-      say(stderr, "warning: --ranks is not used: the run's tokenizer, {}, has no ranks\n",
-          tokenizer_->identity().name);
-    }
+    if (mpi.rank() == 0) warn_of_unused_ranks(line_, tokenizer_.get());
   }
 
   int take_prompts(const MpiRuntime& mpi, const ModelConfig& model) {

@@ -81,7 +81,8 @@ class Evaluation : public testing::Test {
     MiniTrainer trainer(backend_, ledger, *world_, run);
     for (std::int64_t most = 0; most <= num_windows + 1; ++most) {
       SCOPED_TRACE(fmt::format("at most {} windows", most));
-      const EvalResult seen = *evaluate(trainer.executor(), backend_, dataset(), most, trainer.grid());
+      const EvalResult seen =
+          *evaluate(trainer.executor(), backend_, dataset(), trainer.grid(), {.max_windows = most});
       const std::int64_t count = most == 0 ? num_windows : std::min(most, num_windows);
       double loss = 0.0;
       std::int64_t correct = 0;
@@ -141,7 +142,7 @@ TEST_F(Evaluation, AddsLossesOfAnySize) {
     std::vector<float> bias(24, 0.0F);
     bias[0] = 1.0F;
     trainer.set_weight("ln_f.bias", bias);
-    const EvalResult seen = *evaluate(trainer.executor(), backend_, dataset(), 0, trainer.grid());
+    const EvalResult seen = *evaluate(trainer.executor(), backend_, dataset(), trainer.grid(), {});
     EXPECT_EQ(seen.tokens, num_windows * seq_len);
     if (!std::isfinite(scale)) {
       EXPECT_FALSE(std::isfinite(seen.loss));
@@ -161,7 +162,8 @@ TEST_F(Evaluation, ReturnsNanForANanLoss) {
   std::vector<float> row(5 * 24, 0.0F);
   std::fill_n(row.begin(), 24, std::numeric_limits<float>::quiet_NaN());
   trainer.set_weight("wte.weight", row);
-  const EvalResult seen = *evaluate(trainer.executor(), backend_, dataset(), 1, trainer.grid());
+  const EvalResult seen =
+      *evaluate(trainer.executor(), backend_, dataset(), trainer.grid(), {.max_windows = 1});
   EXPECT_TRUE(std::isnan(seen.loss));
   EXPECT_EQ(seen.tokens, seq_len);
 }
@@ -298,7 +300,7 @@ TEST_F(StridedEvaluation, AgreesWithWholeWindows) {
   };
   const EvalResult result =
       results_of({.take_targets = [&](auto part) { whole.insert(whole.end(), part.begin(), part.end()); }});
-  const EvalResult plain = *evaluate(trainer.executor(), backend_, dataset(), 0, trainer.grid());
+  const EvalResult plain = *evaluate(trainer.executor(), backend_, dataset(), trainer.grid(), {});
   EXPECT_EQ(result.loss, plain.loss);
   EXPECT_EQ(result.accuracy, plain.accuracy);
   results_of({.stride = seq_len,

@@ -24,8 +24,7 @@ int run(const CommandLine& line) {
     float value = 0.0F;
     backend.copy_to_host(largest.data, &value, sizeof value);
     backend.synchronize();
-    if (mpi.rank() == 0)
-      fmt::print("step {}: the largest weight has the magnitude {:.9g}\n", model.step, value);
+    if (mpi.rank() == 0) fmt::print("{}: the largest weight has the magnitude {:.9g}\n", model.name(), value);
     return 0;
   };
   return with_inference(line, {.run = print_largest});

@@ -237,6 +237,9 @@ TEST_F(GeneratedTexts, AreRefusedForMistakes) {
       {{list, "--output=" + at("prompts.jsonl")}, ExitCode::usage, "is one of the inputs; name another file"},
       {{list, "--output=" + run() + "/metrics.h5"}, ExitCode::usage, "is a run's file; name another file"},
       {{list, "--output=" + at("none/texts")}, ExitCode::io, "none does not exist"},
+      {{list, "--samples=200001"},
+       ExitCode::usage,
+       "--samples=200001 of 5 prompts: a call generates at most 1000000 texts"},
   };
   const std::string metrics = slurp(run_path("run") / "metrics.h5");
   for (const auto& [words, code, text] : cases) {
@@ -245,6 +248,22 @@ TEST_F(GeneratedTexts, AreRefusedForMistakes) {
     EXPECT_EQ(occurrences(outcome.output, "mylos: rank "), occurrences(outcome.output, "mylos: rank 0: "));
   }
   EXPECT_EQ(slurp(run_path("run") / "metrics.h5"), metrics);
+  expect_done(run_mylos({"convert", run(), at("hf"), "--to=hf"}, {.ranks = 1}));
+  const std::string file = at("hf") + "/config.json";
+  const std::string before = slurp(file);
+  expect_code(run_mylos({"generate", at("hf"), list, "--output=" + file}), ExitCode::usage,
+              "config.json is a file of the model; name another file");
+  EXPECT_EQ(slurp(file), before);
+}
+
+/// A pipe, which nothing may be renamed to.
+TEST_F(GeneratedTexts, GoToWhateverTheOutputIs) {
+  make_run({"--train.steps=1", "--optim.warmup=0"});
+  const std::string expected = generated(run(), 1, {"--tokens=3"});
+  const Outcome piped = run_mylos({"generate", run(), "--prompts=" + at("prompts.jsonl"), "--tokens=3",
+                                   "--top-k=0", "--output=/dev/stdout"},
+                                  {.ranks = 1});
+  expect_done(piped, expected);
 }
 
 class Choices : public OfAModel {
@@ -393,6 +412,7 @@ TEST_F(Choices, AreAnsweredInTraining) {
   // Nothing about them changes what is trained.
   EXPECT_EQ(steps_table("both")["loss"], steps_table("run")["loss"]);
   EXPECT_EQ(occurrences(train("run", {"--restart", "--eval.every=1"}).output, "not bitwise"), 0);
+  expect_code(run_mylos({"eval", run()}), ExitCode::usage, "the run has no [data] valid");
 }
 
 /// The signal comes at the beginning of the evaluation: none of it is recorded, and the restart makes it.

@@ -271,6 +271,58 @@ TEST_F(Convert, WritesTheTokenizerOfGpt2) {
     expect_code(alone(words), ExitCode::usage, "has 50257 tokens, but the model 257");
   }
   EXPECT_FALSE(fs::exists(at("new")));
+  // A run that begins with the folder keeps its ranks, and needs the folder no more.
+  write_sidecar(tokens(), {.tokenizer = found.tokenizer->identity(),
+                           .vocab = 50257,
+                           .tokens = 7300,
+                           .content = std::string(32, '0'),
+                           .documents = 1});
+  spill(at("choices.jsonl"), R"({"ctx": "Hello,", "endings": [" world", " there"], "label": 0})");
+  Words tuned = large;
+  tuned.insert(tuned.end(), {"--model.init=" + at("hf"), "--eval.choices=" + at("choices.jsonl"),
+                             "--eval.every=1", "--checkpoint.every=1", "--train.steps=3"});
+  Words first = tuned;
+  first.push_back("--train.stop_step=2");
+  expect_done(train("tuned", first, {.ranks = 1}), "questions)");
+  fs::remove_all(at("hf"));
+  tuned.push_back("--restart");
+  const Outcome rest = train("tuned", tuned, {.ranks = 1});
+  expect_done(rest, ", bitwise");
+  EXPECT_EQ(occurrences(rest.output, "questions)"), 1) << rest.output;
+  const std::string run = run_path("tuned").string();
+  expect_done(alone({"generate", run, "--prompt=Hello, world", "--tokens=3"}), "Hello, world");
+  expect_done(convert(run, at("tuned_hf"), "hf"));
+  EXPECT_EQ(find_tokenizer(at("tuned_hf")).tokenizer->identity(), found.tokenizer->identity());
+}
+
+/// Its own copy, then the file that its deck names, which may begin where the run was started.
+TEST_F(Convert, FindsTheRanksOfARun) {
+  const char* data = std::getenv("MYLOS_TEST_DATA");
+  if (data == nullptr) GTEST_SKIP() << "MYLOS_TEST_DATA is not set";
+  fs::copy_file(fs::path(data) / "gpt2.tiktoken", at("deck.tiktoken"));
+  make_run("run", {"--model.vocab=50257", "--model.width=8", "--model.heads=1", "--model.layers=1",
+                   "--data.tokenizer=gpt2", "--data.ranks=" + at("deck.tiktoken"), "--train.global_batch=1"});
+  const std::string run = run_path("run").string();
+  const fs::path own = run_path("run") / "gpt2.tiktoken";
+  const auto expect_found = [&](const std::string& to) {
+    expect_done(convert(run, at(to), "hf"));
+    EXPECT_EQ(find_tokenizer(at(to)).tokenizer->identity().name, "gpt2");
+    expect_done(alone({"generate", run, "--prompt=Hello", "--tokens=1"}), "Hello");
+  };
+  ASSERT_TRUE(fs::exists(own));
+  fs::rename(at("deck.tiktoken"), at("moved.tiktoken"));
+  expect_found("by_own");
+  fs::remove(own);
+  const Outcome without = convert(run, at("without"), "hf");
+  expect_done(without, "warning: the ranks of gpt2 were not found; looked for: ");
+  EXPECT_THAT(without.output, HasSubstr("deck.tiktoken; name them with --ranks=FILE: no tokenizer files"));
+  EXPECT_FALSE(fs::exists(at("without/tokenizer.json")));
+  expect_code(alone({"generate", run, "--prompt=Hello"}), ExitCode::usage, "name them with --ranks=FILE");
+  fs::rename(at("moved.tiktoken"), at("deck.tiktoken"));
+  expect_found("by_deck");
+  spill(at("deck.tiktoken"), slurp(at("deck.tiktoken")) + "enp6eg== 50256\n");
+  expect_code(convert(run, at("new"), "hf"), ExitCode::bad_data, "deck.tiktoken does not hold GPT-2's ranks");
+  EXPECT_FALSE(fs::exists(at("new")));
 }
 
 TEST_F(Convert, ARunDoesNotContinueFromTheResult) {
@@ -413,6 +465,8 @@ TEST_F(InitialModel, IsNotNeededForARestart) {
               ", bitwise");
   expect_same_run("run", "whole", 8);
   EXPECT_EQ(initial_of("run", 8), initial);
+  expect_done(convert(run_path("run").string(), at("weights"), "checkpoint"));
+  EXPECT_EQ(nlohmann::json::parse(slurp(at("weights") + "/state.json")).at("initial"), initial);
   EXPECT_THAT(slurp(run_path("run") / "report.html"), HasSubstr(at("hf") + " (Hugging Face folder), digest"));
 }
 

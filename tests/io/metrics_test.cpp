@@ -63,14 +63,16 @@ TEST(Metrics, ARestartCutsBack) {
   append_steps(writer, 0, 100);
   writer.append("eval", {{"step", 20.0}, {"loss", 3.0}});
   writer.append("eval", {{"step", 60.0}, {"loss", 2.0}});
+  for (const double step : {20.0, 45.0, 60.0}) writer.append("choices", {{"step", step}, {"accuracy", 0.5}});
   writer.append("checkpoints", {{"step", 40.0}});
   writer.append("checkpoints", {{"step", 50.0}});
   writer.append("launches", {{"step", 60.0}});
-  writer.truncate_after(49, 49);
+  writer.truncate_after(49, 40);
   append_steps(writer, 50, 60);
   writer.flush();
   expect_steps(read_metrics(io, file, "steps"), 60);
   EXPECT_EQ(read_metrics(io, file, "eval").at("step"), std::vector<double>{20.0});
+  EXPECT_EQ(read_metrics(io, file, "choices").at("step"), std::vector<double>{20.0});
   EXPECT_EQ(read_metrics(io, file, "checkpoints").at("step"), std::vector<double>{40.0});
   EXPECT_EQ(read_metrics(io, file, "launches").at("step").size(), 1U);
 }

@@ -9,12 +9,14 @@
 #include <utility>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "app/choice_evaluator.hpp"
 #include "app/text_generator.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
+#include "tests/support/distant_backend.hpp"
 #include "tests/support/test_plugins.hpp"
 
 namespace mylos {
@@ -266,6 +268,96 @@ TEST_F(Generation, RowsOfQuestionsHaveTheLossesOfWindows) {
       }
     }
   }
+}
+
+/// Rows of 40 to 120 tokens, which share passes: little is computed that no row asked for.
+TEST_F(Generation, RowsOfQuestionsCostTheirOwnLength) {
+  RunConfig run = config();
+  run.model.context = 128;
+  ChoiceQuestions questions;
+  questions.max_length = run.model.context;
+  for (std::int64_t i = 0; i < 40; ++i) {
+    EncodedChoice choice{.number = i, .label = 0, .context = {}, .endings = {}, .code_points = {}};
+    choice.context.assign(static_cast<std::size_t>(36 + 29 * i % 70), 3);
+    for (std::int64_t ending = 0; ending < 4; ++ending) {
+      choice.endings.emplace_back(static_cast<std::size_t>(5 + (7 * i + 5 * ending) % 11), 4);
+      const std::int64_t inputs = std::ssize(choice.context) + std::ssize(choice.endings.back()) - 1;
+      questions.longest = std::max(questions.longest, inputs);
+      questions.tokens += inputs;
+    }
+    questions.questions.push_back(choice);
+  }
+  ASSERT_LE(questions.longest, 120);
+  for (const std::int64_t most_tokens : {64, 128, 512}) {
+    run.cache = choice_cache(questions, most_tokens, 1);
+    MemoryLedger ledger;
+    MiniTrainer trainer(backend_, ledger, *self_, run);
+    const ChoiceResult result =
+        *evaluate_choices(trainer.executor(), backend_, trainer.grid(), run.cache, questions);
+    EXPECT_GE(result.computed, questions.tokens);
+    EXPECT_LE(static_cast<double>(result.computed), 1.3 * static_cast<double>(questions.tokens))
+        << most_tokens;
+  }
+}
+
+/// A pass over the cache is recorded when it runs for the second time, and replayed at other positions and
+/// rows. The first run of another pass drops the records.
+TEST_F(Generation, PassesAreReplayedAtOtherPositions) {
+  DistantBackend device(backend_);
+  const std::unique_ptr<Communicator> self = open_communicator("self", &device);
+  RunConfig run = config();
+  run.cache = generation_cache(context, 3);
+  constexpr std::size_t one = 0;
+  ASSERT_EQ(run.cache.passes[one].texts, 1);
+  ASSERT_EQ(run.cache.passes[one].tokens, 1);
+  const auto of_three = static_cast<std::size_t>(
+      std::ranges::find_if(run.cache.passes, [](const CachedPass& pass) { return pass.texts >= 3; }) -
+      run.cache.passes.begin());
+  ASSERT_LT(of_three, run.cache.passes.size());
+  const auto texts = static_cast<std::size_t>(run.cache.passes[of_three].texts);
+  ASSERT_EQ(run.cache.passes[of_three].tokens, 1);
+  const auto logits_of = [&](bool graphs, std::vector<int>& captures) {
+    run.graphs = graphs;
+    MemoryLedger ledger;
+    MiniTrainer trainer(device, ledger, *self, run);
+    set_weights(trainer);
+    ModelExecutor& executor = trainer.executor();
+    const int before = device.device().num_captures();
+    std::vector<float> all;
+    const auto keep = [&](std::int64_t count) {
+      const std::span<const float> logits = executor.cached_logits();
+      all.insert(all.end(), logits.begin(), logits.begin() + count * vocab);
+      captures.push_back(device.device().num_captures() - before);
+    };
+    std::int32_t token = 2;
+    const auto continue_one = [&](std::int32_t row, std::int32_t position) {
+      token = (5 * token + 3) % vocab;
+      executor.continue_texts(one, {.tokens = {&token, 1}, .rows = {&row, 1}, .positions = {&position, 1}});
+      keep(1);
+    };
+    const auto continue_three = [&](std::vector<std::int32_t> positions) {
+      std::vector<std::int32_t> tokens(texts, 4), rows(texts, executor.padding_row());
+      for (std::int32_t i = 0; i < 3; ++i) rows[static_cast<std::size_t>(i)] = 2 - i;
+      positions.resize(texts);
+      executor.continue_texts(of_three, {.tokens = tokens, .rows = rows, .positions = positions});
+      keep(3);
+    };
+    continue_one(1, 0);         // not recorded
+    continue_one(1, 1);         // recorded
+    continue_one(1, 2);         // replayed
+    continue_one(2, 0);         // replayed in another row
+    continue_three({1, 3, 0});  // not recorded; drops the other record
+    continue_one(0, 1);         // recorded again
+    continue_three({2, 4, 2});  // recorded
+    continue_three({3, 5, 3});  // replayed
+    continue_one(0, 4);         // replayed
+    return all;
+  };
+  std::vector<int> captures, no_captures;
+  const std::vector<float> expected = logits_of(false, no_captures);
+  EXPECT_EQ(logits_of(true, captures), expected);
+  EXPECT_THAT(captures, testing::ElementsAre(0, 1, 1, 1, 1, 2, 3, 3, 3));
+  EXPECT_THAT(no_captures, testing::Each(0));
 }
 
 }  // namespace

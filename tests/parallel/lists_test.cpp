@@ -83,6 +83,19 @@ class Lists : public testing::Test {
     }
   }
 
+  /// Expects the lists of `config` to be refused on every rank.
+  void expect_refused(const RunConfig& config, ExitCode code, const std::string& text) {
+    TrafficCounter traffic;
+    const ProcessGrid grid(*world_, config.parallel.extents(), config.parallel.groups(), traffic, nullptr);
+    try {
+      check_lists(backend_, grid, RankProgram(config, grid.coordinates()));
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), code);
+      EXPECT_THAT(error.what(), testing::HasSubstr(text));
+    }
+  }
+
   ComputeBackend& backend_ = test_backends(1).at("kokkos");
   std::unique_ptr<Communicator> world_ = open_communicator("shm", &backend_);
 };
@@ -237,17 +250,8 @@ TEST_F(Lists, WindowsOfDifferentSizesAreRefused) {
   RunConfig config = mini_config(small_model(), 12, 16, ranks());
   config.parallel.exchange = &larger_window;
   is_changed = world_->rank() == 1;
-  TrafficCounter traffic;
-  const ProcessGrid grid(*world_, config.parallel.extents(), config.parallel.groups(), traffic, nullptr);
-  try {
-    check_lists(backend_, grid, RankProgram(config, grid.coordinates()));
-    ADD_FAILURE() << "accepted";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::usage);
-    EXPECT_THAT(error.what(),
-                testing::HasSubstr("a window of 256 bytes for extra on rank 0, but a window of 512 "
-                                   "bytes for extra on rank 1"));
-  }
+  expect_refused(config, ExitCode::usage,
+                 "a window of 256 bytes for extra on rank 0, but a window of 512 bytes for extra on rank 1");
 }
 
 /// Takes the first unit from the parts that are stepped or stored.
@@ -271,15 +275,7 @@ TEST_F(Lists, ElementsThatNoRankStepsOrStoresAreRefused) {
     takes_owned = owned;
     RunConfig config = mini_config(small_model(), 12, 16, ranks());
     config.parallel.exchange = &incomplete;
-    TrafficCounter traffic;
-    const ProcessGrid grid(*world_, config.parallel.extents(), config.parallel.groups(), traffic, nullptr);
-    try {
-      check_lists(backend_, grid, RankProgram(config, grid.coordinates()));
-      ADD_FAILURE() << "accepted";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::internal);
-      EXPECT_THAT(error.what(), testing::HasSubstr(owned ? "of embedding are stepped by" : "are stored by"));
-    }
+    expect_refused(config, ExitCode::internal, owned ? "of embedding are stepped by" : "are stored by");
   }
 }
 

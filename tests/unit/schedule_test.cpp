@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/schedule_problems.hpp"
+#include "tests/support/test_schedules.hpp"
 
 namespace mylos {
 namespace {
@@ -89,15 +90,7 @@ TEST(Schedule, GivesASlotToEachMicroBatchInFlight) {
                           3);
   EXPECT_THAT(slots_of(all), ElementsAre(0, 1, 2, 2, 1, 0));
   // A slot is free after the weight gradients.
-  const Schedule divided = of({{forward, 0},
-                               {backward_input, 0},
-                               {forward, 1},
-                               {backward_input, 1},
-                               {backward_weight, 0},
-                               {backward_weight, 1},
-                               {reduce},
-                               {step}},
-                              2);
+  const Schedule divided = deferred_weights.make({.micro_batches = 2}).front();
   EXPECT_THAT(slots_of(divided), ElementsAre(0, 0, 1, 1, 0, 1));
   EXPECT_THAT(find_problems(divided), IsEmpty());
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <tuple>
 
 #include "core/base/digest.hpp"
 #include "core/base/number_text.hpp"
@@ -80,11 +81,11 @@ class PassInputs {
         targets_[place] = row.row.tokens[static_cast<std::size_t>(i) + 1];
     }
   }
-  /// Adds the losses of text `text` to its row.
+  /// Adds the losses of text `text` to its row; there are none on a stage without the last chunk.
   void take(std::size_t text, ActiveRow& row, std::span<const float> losses,
             std::span<const std::int32_t> correct) const {
     for (std::size_t place = text * tokens_; place < (text + 1) * tokens_; ++place) {
-      if (targets_[place] < 0) continue;
+      if (targets_[place] < 0 || losses.empty()) continue;
       row.loss.loss += losses[place];
       row.loss.is_greedy = row.loss.is_greedy && correct[place] != 0;
     }
@@ -100,7 +101,7 @@ class PassInputs {
 };
 
 /// The scores of all ranks, on every rank. `most` is the largest number of scores of a rank.
-std::vector<ChoiceScore> gather_scores(ComputeBackend& backend, Communicator& group,
+std::vector<ChoiceScore> gather_scores(ComputeBackend& backend, const ProcessGrid& grid,
                                        const std::vector<ChoiceScore>& own, std::size_t most) {
   constexpr std::size_t width = 4;
   constexpr std::int64_t none = -1;
@@ -114,7 +115,8 @@ std::vector<ChoiceScore> gather_scores(ComputeBackend& backend, Communicator& gr
     values[width * i + 2] = score.right_tokens;
     values[width * i + 3] = flags;
   }
-  const std::vector<std::int64_t> all = gather_values(backend, group, values);
+  const std::vector<std::int64_t> all =
+      gather_values(backend, grid.group(loss_axes), values_of_last_chunk(backend, grid, values));
   std::vector<ChoiceScore> scores;
   for (std::size_t i = 0; i < all.size(); i += width) {
     if (all[i] == none) continue;
@@ -188,8 +190,11 @@ std::optional<ChoiceResult> evaluate_choices(ModelExecutor& executor, ComputeBac
   std::vector<std::vector<EndingLoss>> losses(questions.questions.size());
   ChoiceResult result;
   ValueGatherer active_ranks(backend, grid.group(loss_axes), 1);
-  for (;;) {
-    if (is_interrupted()) return std::nullopt;
+  // To agree on an interruption, the stages wait for each other, and the pipeline runs empty.
+  const int stages = grid.coordinates().extent(Axis::pipeline);
+  const int passes_of_agreement = stages == 1 ? 1 : 4 * stages;
+  for (int number = 0;; ++number) {
+    if (number % passes_of_agreement == 0 && is_interrupted()) return std::nullopt;
     PassInputs inputs(pass, executor.padding_row());
     bool is_active = false;
     for (std::size_t text = 0; text < active.size(); ++text) {
@@ -204,7 +209,9 @@ std::optional<ChoiceResult> evaluate_choices(ModelExecutor& executor, ComputeBac
     executor.continue_texts(0, inputs.input());
     if (!is_active) continue;
     result.computed += pass.texts * pass.tokens;
-    const auto [token_losses, correct] = executor.cached_losses();
+    std::span<const float> token_losses;
+    std::span<const std::int32_t> correct;
+    if (grid.coordinates().has_last_chunk()) std::tie(token_losses, correct) = executor.cached_losses();
     for (std::size_t text = 0; text < active.size(); ++text) {
       if (!active[text]) continue;
       ActiveRow& row = *active[text];
@@ -224,7 +231,7 @@ std::optional<ChoiceResult> evaluate_choices(ModelExecutor& executor, ComputeBac
   }
   const std::size_t most = (questions.questions.size() + static_cast<std::size_t>(readers) - 1) /
                            static_cast<std::size_t>(readers);
-  result.summary = summarize_choices(gather_scores(backend, grid.group(loss_axes), scores, most));
+  result.summary = summarize_choices(gather_scores(backend, grid, scores, most));
   return result;
 }
 

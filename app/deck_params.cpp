@@ -18,8 +18,10 @@ const std::string optimizer_choices = choices_of(optimizers());
 const std::string optimizer_docs = "Optimizer. " + docs_of(optimizers()) + ".";
 const std::string exchange_choices = choices_of(exchanges());
 const std::string exchange_docs = "How gradients are combined. " + docs_of(exchanges()) + ".";
-const std::string schedule_choices = choices_of(schedules());
-const std::string schedule_docs = "Order of the micro-batches. " + docs_of(schedules()) + ".";
+const std::string schedule_choices = "auto|" + choices_of(schedules());
+const std::string schedule_docs =
+    "Order of the passes of a step. auto: accumulate with one stage, otherwise 1f1b; " +
+    docs_of(schedules()) + ".";
 
 // The upper bounds keep products of parameters, such as the tokens of a run, within 64 bits.
 const ParamSpec params[] = {
@@ -142,7 +144,7 @@ const ParamSpec params[] = {
 
     integer_param("parallel", "data", "0", 0, 65536, "groups",
                   "Length of the data axis: the number of groups of ranks that read different samples. Each "
-                  "group has `tensor` ranks; 0 uses all ranks."),
+                  "group has tensor x pipeline ranks; 0 uses all ranks."),
     integer_param("parallel", "tensor", "1", 1, 65536, "ranks",
                   "Number of neighbouring ranks that divide the heads and the feed-forward layer of each "
                   "block (Megatron-LM); a divisor of heads."),
@@ -153,8 +155,26 @@ const ParamSpec params[] = {
                   "(sequence parallelism): less memory for activations, more traffic."),
     choice_param("parallel", "exchange", exchanges().front()->name, exchange_choices.c_str(),
                  exchange_docs.c_str()),
-    choice_param("parallel", "schedule", schedules().front()->name, schedule_choices.c_str(),
-                 schedule_docs.c_str()),
+    integer_param("parallel", "pipeline", "1", 1, 1024, "stages",
+                  "Number of stages that the blocks are divided into, the slowest axis of the grid: ranks = "
+                  "tensor x data x pipeline."),
+    integer_param("parallel", "chunks", "1", 1, 1024, "",
+                  "Parts of the model that each stage has, if the schedule does not say."),
+    choice_param("parallel", "schedule", "auto", schedule_choices.c_str(), schedule_docs.c_str()),
+    text_param("parallel", "schedule_file", "",
+               "The list that schedule = file follows, in PyTorch's form: a row per stage with cells such as "
+               "0F0, 2I1, 2W1 and 1B3 (chunk, forward, input gradients, weight gradients or whole backward "
+               "pass, micro-batch)."),
+    text_param(
+        "parallel", "stages", "auto",
+        "Blocks of each chunk in the order of the model, such as 8,4; the first and the last chunk may "
+        "have 0. The embedding is part of the first chunk, the head of the last. auto: those with the "
+        "shortest simulated step; profile:PATH: the same with the measured costs of units in a file "
+        "that profile.step wrote (RUN/units-N.csv)."),
+    integer_param(
+        "parallel", "in_flight", "0", 0, 65536, "micro-batches",
+        "The most micro-batches whose activations a stage keeps with zero_bubble and zero_bubble_v; "
+        "0: as many as there are stages."),
 
     text_param("backend", "compute", "auto",
                "Compute backend; auto takes the best one that works on this machine."),

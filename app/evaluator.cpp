@@ -55,14 +55,16 @@ struct Sums {
   }
 };
 
-/// The result of all ranks of `group`. The losses are added as they are: of a diverged model, their sum
-/// exceeds any integer, or is not finite. Every rank adds the ranks' sums in the same order, so all ranks get
-/// the same result. Collective.
-EvalResult result_of_all(const Sums& own, ComputeBackend& backend, Communicator& group) {
+/// The result of all ranks. The losses are added as they are: of a diverged model, their sum exceeds any
+/// integer, or is not finite. Every rank adds the ranks' sums in the same order, so all ranks get the same
+/// result. Collective.
+EvalResult result_of_all(const Sums& own, ComputeBackend& backend, const ProcessGrid& grid) {
   Sums all;
-  const std::vector<std::int64_t> values =
-      gather_values(backend, group,
-                    {std::bit_cast<std::int64_t>(own.loss), own.correct, own.count, own.bytes, own.unknown});
+  const std::vector<std::int64_t> values = gather_values(
+      backend, grid.group(loss_axes),
+      values_of_last_chunk(
+          backend, grid,
+          {std::bit_cast<std::int64_t>(own.loss), own.correct, own.count, own.bytes, own.unknown}));
   for (std::size_t i = 0; i < values.size(); i += 5) {
     all.loss += std::bit_cast<double>(values[i]);
     all.correct += values[i + 1];
@@ -121,8 +123,9 @@ struct Batch {
 
 /// The results of all ranks' batches, of which the first rank's begins with window `first`. Collective.
 std::vector<TargetResult> gather_results(const Batch& own, std::int64_t first, ComputeBackend& backend,
-                                         Communicator& group) {
-  if (group.size() == 1) return own.results;
+                                         const ProcessGrid& grid) {
+  Communicator& group = grid.group(loss_axes);
+  if (group.size() == 1 && grid.coordinates().extent(Axis::pipeline) == 1) return own.results;
   std::vector<std::int64_t> counts(static_cast<std::size_t>(group.size()), 0);
   for (std::size_t rank = 0; rank < counts.size(); ++rank) {
     for (std::int64_t b = 0; b < own.shape.batch; ++b) counts[rank] += own.counted(first++);
@@ -130,7 +133,8 @@ std::vector<TargetResult> gather_results(const Batch& own, std::int64_t first, C
   const auto most = static_cast<std::size_t>(*std::ranges::max_element(counts));
   std::vector<std::int64_t> values(most, 0);
   std::ranges::transform(own.results, values.begin(), packed);
-  const std::vector<std::int64_t> all_values = gather_values(backend, group, values);
+  const std::vector<std::int64_t> all_values =
+      gather_values(backend, group, values_of_last_chunk(backend, grid, values));
   std::vector<TargetResult> all;
   for (std::size_t rank = 0; rank < counts.size(); ++rank) {
     for (std::int64_t i = 0; i < counts[rank]; ++i)
@@ -149,29 +153,45 @@ std::optional<double> EvalResult::bits_per_byte() const {
 std::optional<EvalResult> evaluate(ModelExecutor& executor, ComputeBackend& backend,
                                    const TokenDataset& dataset, const ProcessGrid& grid,
                                    const EvalOptions& options) {
-  const int readers = grid.coordinates().extent(sample_axes);
-  const int reader = grid.coordinates().index(sample_axes);
-  Communicator& group = grid.group(loss_axes);
-  require(group.size() == readers, "a rank has all positions of its samples");
+  const Coordinates& at = grid.coordinates();
+  const int readers = at.extent(sample_axes);
+  require(at.extent(loss_axes) == readers, "a rank has all positions of its samples");
   const EvaluationWindows windows(dataset, options.stride);
   const std::int64_t most = options.max_windows > 0 ? options.max_windows : windows.size();
-  Batch batch{.dataset = dataset,
-              .windows = windows,
-              .num_windows = std::min(most, windows.size()),
-              .shape = executor.shape()};
+  std::vector<Batch> batches(static_cast<std::size_t>(executor.evaluated_micro_batches()),
+                             {.dataset = dataset,
+                              .windows = windows,
+                              .num_windows = std::min(most, windows.size()),
+                              .shape = executor.shape()});
+  const std::int64_t num_windows = batches.front().num_windows;
+  const std::int64_t windows_of_batch = executor.shape().batch * readers;
   std::vector<std::int64_t> byte_counts;
   if (options.tokenizer != nullptr) byte_counts = byte_counts_of(*options.tokenizer);
   Sums sums;
-  for (std::int64_t base = 0; base < batch.num_windows; base += batch.shape.batch * readers) {
-    if (options.is_interrupted()) return std::nullopt;
-    batch.read(base + batch.shape.batch * reader);
-    executor.load_evaluation(batch.inputs, batch.targets);
+  // To agree on an interruption, the stages wait for each other, and the pipeline runs empty.
+  const int rounds_of_agreement = at.extent(Axis::pipeline) == 1 ? 1 : 4 * at.extent(Axis::pipeline);
+  int round = 0;
+  for (std::int64_t base = 0; base < num_windows; base += windows_of_batch * std::ssize(batches)) {
+    if (round++ % rounds_of_agreement == 0 && options.is_interrupted()) return std::nullopt;
+    const auto first_of = [&](std::size_t i) {
+      return base + windows_of_batch * static_cast<std::int64_t>(i);
+    };
+    for (std::size_t i = 0; executor.needs_tokens() && i < batches.size(); ++i) {
+      batches[i].read(first_of(i) + executor.shape().batch * at.index(sample_axes));
+      executor.load_evaluation(batches[i].inputs, batches[i].targets, static_cast<int>(i));
+    }
     executor.evaluate();
-    batch.take(executor.evaluation_losses(), executor.evaluation_correct());
-    for (const TargetResult& result : batch.results) sums.add(result, byte_counts);
-    if (options.take_targets) options.take_targets(gather_results(batch, base, backend, group));
+    for (std::size_t i = 0; i < batches.size(); ++i) {
+      Batch& batch = batches[i];
+      if (at.has_last_chunk()) {
+        const auto number = static_cast<int>(i);
+        batch.take(executor.evaluation_losses(number), executor.evaluation_correct(number));
+        for (const TargetResult& result : batch.results) sums.add(result, byte_counts);
+      }
+      if (options.take_targets) options.take_targets(gather_results(batch, first_of(i), backend, grid));
+    }
   }
-  return result_of_all(sums, backend, group);
+  return result_of_all(sums, backend, grid);
 }
 
 }  // namespace mylos

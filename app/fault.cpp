@@ -58,6 +58,13 @@ Fault Fault::from_environment(int rank) {
   std::vector<std::string> words;
   std::istringstream stream(text);
   for (std::string word; std::getline(stream, word, ':');) words.push_back(word);
+  std::string micro_batch;
+  if (const std::size_t at = words.empty() ? std::string::npos : words[0].find('@');
+      at != std::string::npos) {
+    micro_batch = words[0].substr(at + 1);
+    words[0].resize(at);
+    if (!is_number(micro_batch)) words.clear();
+  }
   const std::vector<std::string> phases = phase_names();
   const std::vector<std::string> actions = action_names();
   const bool has_place = words.size() == 4 && std::ranges::find(phases, words[0]) != phases.end() &&
@@ -66,7 +73,7 @@ Fault Fault::from_environment(int rank) {
     const auto kind = static_cast<FaultKind>(i);
     const bool needs_an_action = kind > FaultKind::error;
     if (words[3] == kind_names[i] &&
-        (!needs_an_action || std::ranges::find(actions, words[0]) != actions.end()))
+        (!(needs_an_action || !micro_batch.empty()) || std::ranges::find(actions, words[0]) != actions.end()))
       fault.kind_ = kind;
   }
   if (fault.kind_ == FaultKind::none) {
@@ -78,6 +85,7 @@ Fault Fault::from_environment(int rank) {
   if (rank == 0) say(stderr, "mylos: MYLOS_FAULT={} is set: this run will fail on purpose\n", text);
   fault.rank_ = rank;
   fault.phase_ = words[0];
+  if (!micro_batch.empty()) fault.micro_batch_ = std::atoi(micro_batch.c_str());
   fault.step_ = words[2] == any_step ? -1 : std::atoll(words[2].c_str());
   if (std::atoi(words[1].c_str()) != rank) fault.kind_ = FaultKind::none;
   return fault;
@@ -87,8 +95,9 @@ std::string Fault::phase_of(CheckpointPhase phase) {
   return fmt::format("{}{}", checkpoint_prefix, name_of(phase));
 }
 
-FaultKind Fault::at(std::string_view phase, std::int64_t step) const {
-  const bool is_due = phase == phase_ && (step_ == -1 || step_ == step);
+FaultKind Fault::at(std::string_view phase, std::int64_t step, int micro_batch) const {
+  const bool is_due = phase == phase_ && (step_ == -1 || step_ == step) &&
+                      (micro_batch_ == -1 || micro_batch_ == micro_batch);
   if (kind_ == FaultKind::none || !is_due) return FaultKind::none;
   say(stderr, "mylos: rank {}: fault {} at {} of step {}\n", rank_,
       kind_names[static_cast<std::size_t>(kind_)], phase, step);

@@ -22,8 +22,9 @@ enum class FaultKind : std::uint8_t {
   mismatch,  ///< this rank calls a collective that no other rank calls
 };
 
-/// `MYLOS_FAULT=phase:rank:step:kind`. A phase is the name of an ActionKind, `phase_of` a CheckpointPhase, or
-/// one of the names below. A fault at step `*` strikes at each step. Rank 0 announces the fault on stderr.
+/// `MYLOS_FAULT=phase:rank:step:kind`. A phase is the name of an ActionKind, which may be followed by @ and a
+/// micro-batch, `phase_of` a CheckpointPhase, or one of the names below. A fault at step `*` strikes at each
+/// step. Rank 0 announces the fault on stderr.
 class Fault {
  public:
   Fault() = default;
@@ -40,12 +41,13 @@ class Fault {
 
   /// Executes a kill, stop or error fault that is due. Returns the kind that is due, or none; `apply_fault`
   /// executes the other kinds.
-  FaultKind at(std::string_view phase, std::int64_t step) const;
+  FaultKind at(std::string_view phase, std::int64_t step, int micro_batch = 0) const;
 
  private:
   FaultKind kind_ = FaultKind::none;
   std::string phase_;
   std::int64_t step_ = 0;  // -1: each step
+  int micro_batch_ = -1;   // -1: each
   int rank_ = 0;
 };
 

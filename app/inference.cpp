@@ -21,9 +21,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Returns the extent of the tensor axis in the checkpoint's deck if it divides `ranks`, otherwise 1.
-int tensor_ranks(const ModelOrigin& origin, int ranks) {
-  const int wanted = std::atoi(origin.deck_value("parallel.tensor").c_str());
+/// Returns the number in `text` if it divides `ranks`, otherwise 1.
+int divisor(const std::string& text, int ranks) {
+  const int wanted = std::atoi(text.c_str());
   return wanted > 0 && ranks % wanted == 0 ? wanted : 1;
 }
 
@@ -39,7 +39,8 @@ void check_valid(const std::string& valid) {
 
 /// The deck parameters that can be changed for a model.
 bool may_change(std::string_view key) {
-  constexpr std::string_view own[] = {"parallel.tensor", "parallel.vocab", "parallel.exchange"};
+  constexpr std::string_view own[] = {"parallel.tensor", "parallel.vocab", "parallel.exchange",
+                                      "parallel.pipeline", "parallel.stages"};
   return key.starts_with("comm.") || key.starts_with("backend.") || key.starts_with("io.") ||
          std::ranges::find(own, key) != std::end(own);
 }
@@ -52,27 +53,34 @@ Setup setup_of(const OpenedModel& source, const CommandLine& line, const MpiRunt
   const ModelOrigin& origin = source.origin();
   for (const auto& [key, value] : line.overrides) {
     if (!may_change(key))
-      fail(
-          ExitCode::usage,
-          "--{}: only [comm], [backend], [io] and [parallel] tensor, vocab and exchange can be changed for a "
-          "model",
-          key);
+      fail(ExitCode::usage,
+           "--{}: only [comm], [backend], [io] and [parallel] tensor, vocab, exchange, pipeline and stages "
+           "can "
+           "be changed for a model",
+           key);
   }
   const std::optional<DType> dtype = dtype_option(line);
   const std::int64_t micro_batch = work.batch > 0 ? work.batch : origin.micro_batch;
-  int tensor = tensor_ranks(origin, mpi.size());
+  // The deck's check reports numbers that are no divisors.
+  int pipeline = 1;
+  std::string wanted_tensor = origin.deck_value("parallel.tensor");
   for (const auto& [key, value] : line.overrides) {
-    if (key != "parallel.tensor") continue;
-    const int wanted = std::atoi(value.c_str());
-    tensor = wanted > 0 && mpi.size() % wanted == 0 ? wanted : 1;  // the deck's check reports others
+    if (key == "parallel.pipeline") pipeline = divisor(value, mpi.size());
+    if (key == "parallel.tensor") wanted_tensor = value;
   }
-  const int data = mpi.size() / tensor;
+  const int tensor = divisor(wanted_tensor, mpi.size() / pipeline);
+  const int data = mpi.size() / pipeline / tensor;
   DeckOverrides own = {{"parallel.data", std::to_string(data)},
                        {"parallel.tensor", std::to_string(tensor)},
                        {"parallel.vocab", "false"},
                        {"parallel.sequence", "false"},
                        {"parallel.exchange", "ddp"},
                        {"parallel.shard", "0"},
+                       {"parallel.pipeline", std::to_string(pipeline)},
+                       {"parallel.chunks", "1"},
+                       {"parallel.schedule", "accumulate"},
+                       {"parallel.schedule_file", ""},
+                       {"parallel.stages", "auto"},
                        {"train.micro_batch", std::to_string(micro_batch)},
                        {"train.global_batch", std::to_string(micro_batch * data)},
                        {"train.grad_dtype", "auto"},
@@ -225,7 +233,8 @@ std::vector<std::string> gather_lines(Inference& model, const std::string& own) 
   std::vector<std::vector<std::string>> lists;
   std::size_t count = 0;
   for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
-    if (layout.coordinates(static_cast<int>(rank)).index(Axis::tensor) > 0) continue;
+    const Coordinates at = layout.coordinates(static_cast<int>(rank));
+    if (at.index(Axis::tensor) > 0 || !at.has_last_chunk()) continue;
     std::vector<std::string>& lines = lists.emplace_back();
     for (const std::string_view line : lines_of(by_rank[rank])) lines.push_back(fmt::format("{}\n", line));
     count += lines.size();

@@ -68,7 +68,8 @@ std::string input_file(const CommandLine& line, const std::string& option);
 int with_inference(const CommandLine& line, const InferenceWork& work);
 
 /// Returns the lines of all data ranks on rank 0, in the order of what they are of: line i is of data rank i
-/// mod D, and the ranks along the tensor axis have copies. Empty on the other ranks. Collective.
+/// mod D; the ranks along the tensor axis have copies, and those without the model's last chunk none. Empty
+/// on the other ranks. Collective.
 std::vector<std::string> gather_lines(Inference& model, const std::string& own);
 
 }  // namespace mylos

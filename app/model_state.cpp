@@ -167,11 +167,14 @@ void publish_masters(ComputeBackend& backend, RankState& state) {
 CheckpointContent checkpoint_content(ComputeBackend& backend, const RankState& state, void* snapshot) {
   CheckpointContent content;
   const std::vector<UnitPart>& stored = state.stored();
-  auto pieces = by_parameter(state.table(), stored);
+  std::map<std::string, std::vector<std::pair<std::size_t, Piece>>> pieces;
+  for (auto& [parameter, own] : by_parameter(state.table(), stored)) pieces[parameter->name] = std::move(own);
+  // The tensors are those of the whole model on all ranks, although a stage has parts of some of them only.
+  const ParameterTable whole = parameters_of(state.config().model);
   for (const StateGroup& group : state_groups(state)) {
-    for (const Parameter& parameter : state.table().parameters()) {
+    for (const Parameter& parameter : whole.parameters()) {
       CheckpointTensor tensor{.file = group.file, .info = info_of(parameter, group.prefix), .parts = {}};
-      for (const auto& [part, held] : pieces[&parameter]) {
+      for (const auto& [part, held] : pieces[parameter.name]) {
         const Piece piece = held.share();
         const TensorRef values =
             stored_state(group.state, state.owned(), stored[part]).flat(piece.offset, piece.count);

@@ -21,8 +21,12 @@ std::string plan_text(const RunConfig& config, const RunPlan& plan) {
                                                config.parallel.splits.vocab ? ", vocab" : "",
                                                config.parallel.splits.sequence ? ", sequence" : "")
                                  : "";
-  text += fmt::format("layout       ranks {}: {}data {}, exchange {}{}\n", config.parallel.world_size(),
-                      tensor, config.parallel.data, config.parallel.exchange->name,
+  const bool has_stages = config.parallel.pipeline > 1;
+  const std::string pipeline =
+      has_stages ? fmt::format(" x pipeline {}, {}", config.parallel.pipeline, config.parallel.schedule->name)
+                 : "";
+  text += fmt::format("layout       ranks {}: {}data {}{}, exchange {}{}\n", config.parallel.world_size(),
+                      tensor, config.parallel.data, pipeline, config.parallel.exchange->name,
                       config.parallel.shard > 1 ? fmt::format(" among {}", config.parallel.shard) : "");
   text += fmt::format("batch        {} sequences of {} tokens = {} micro-batch x {} accumulation x {} data\n",
                       t.global_batch, t.seq_len, t.micro_batch, t.accumulation, config.parallel.data);
@@ -33,7 +37,9 @@ std::string plan_text(const RunConfig& config, const RunPlan& plan) {
       static_cast<double>(config.limits.steps * plan.tokens_per_step) * plan.flops_per_token);
   text += fmt::format("numbers      {}, gradients {}{}\n", name_of(t.dtype), name_of(t.grad_dtype),
                       config.optimizer.keeps_master ? "" : ", no master");
-  text += fmt::format("memory       per rank, GB; rank {} needs the most\n", plan.rank);
+  const int stage = config.parallel.coordinates(plan.rank).index(Axis::pipeline);
+  text += fmt::format("memory       per rank, GB; rank {}{} needs the most\n", plan.rank,
+                      has_stages ? fmt::format(" (stage {})", stage) : "");
   for (int i = 0; i < num_memory_categories; ++i) {
     const std::int64_t bytes = plan.memory[static_cast<std::size_t>(i)];
     if (bytes > 0)
@@ -64,7 +70,8 @@ std::string part_text(const Parameter& parameter, std::string_view dimension) {
   return part_text(parameter.box.start[d], parameter.box.count[d], found->extent);
 }
 
-/// Returns the table as text; each column is as wide as its widest cell.
+}  // namespace
+
 std::string aligned(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths(rows.front().size());
   for (const auto& row : rows) {
@@ -79,7 +86,26 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-}  // namespace
+std::string units_text(const ParameterTable& table) {
+  constexpr std::string_view block = "block ";
+  std::string text;
+  for (int unit = 0; unit < table.num_units(); ++unit) {
+    const std::string& name = table.unit(unit).name;
+    const auto is_block = [&](int other) {
+      return other >= 0 && other < table.num_units() && table.unit(other).name.starts_with(block);
+    };
+    const auto number = [&](int other) { return std::stoi(table.unit(other).name.substr(block.size())); };
+    const auto follows = [&](int other) {
+      return is_block(other) && is_block(other - 1) && number(other) == number(other - 1) + 1;
+    };
+    if (follows(unit)) continue;
+    int last = unit;
+    while (follows(last + 1)) ++last;
+    if (!text.empty()) text += ", ";
+    text += last == unit ? name : fmt::format("blocks {} to {}", number(unit), number(last));
+  }
+  return text;
+}
 
 std::string layout_text(const RunConfig& config) {
   const TrainConfig& t = config.train;
@@ -91,12 +117,15 @@ std::string layout_text(const RunConfig& config) {
   }
   const bool shards = used.contains(Axis::shard);
   for (const char* name : {"heads", "feed-forward", "tokens", "stream rows"}) head.emplace_back(name);
+  if (config.parallel.pipeline > 1) head.emplace_back("units");
   if (shards) head.push_back(fmt::format("of each unit ({})", config.parallel.exchange->name));
   head.emplace_back("sequences");
   std::vector<std::vector<std::string>> rows = {head};
+  const GridExtents extents = config.parallel.extents();
+  const ParameterTable whole = parameters_of(config.model);
   for (int rank = 0; rank < ranks; ++rank) {
-    const Coordinates at(config.parallel.extents(), ranks, rank);
-    const ParameterTable table = config.table(at);
+    const Coordinates at(extents, ranks, rank);
+    const ParameterTable table = whole.local(at, config.parallel.splits);
     const BatchShape shape = config.programs(Schedule(), at).shape;
     std::vector<std::string>& row = rows.emplace_back();
     row.push_back(std::to_string(rank));
@@ -107,6 +136,7 @@ std::string layout_text(const RunConfig& config) {
     row.push_back(part_text(table.find("h.0.mlp.c_proj.weight"), "inner"));
     row.push_back(part_text(table.find("wte.weight"), "vocab"));
     row.push_back(part_text(shape.first_residual_row(), shape.residual_rows(), shape.rows()));
+    if (config.parallel.pipeline > 1) row.push_back(units_text(config.table(at)));
     if (shards)
       row.push_back(fmt::format("part {} of {}", at.index(Axis::shard) + 1, at.extent(Axis::shard)));
     std::string sequences = part_text(at.index(sample_axes) * t.micro_batch, t.micro_batch, t.global_batch);

@@ -96,29 +96,64 @@ class ProgramText {
   std::vector<const PluginDescriptor*> backends_;
 };
 
+/// Names the actions of a rank.
+class ActionNames {
+ public:
+  explicit ActionNames(const RankProgram& program)
+      : chunks_(program.config().cuts().chunks), stages_(program.coordinates().extent(Axis::pipeline)) {}
+
+  /// "forward 2 of chunk 1", "send activations of micro-batch 2 to stage 1"
+  std::string text_of(const Action& action) const {
+    if (is_message(action.kind)) return title_of(action, fmt::format("micro-batch {}", action.micro_batch));
+    if (!is_of_micro_batch(action.kind)) return std::string(name_of(action.kind));
+    return fmt::format("{} {}{}", name_of(action.kind), action.micro_batch, chunk_text(action, chunks_ > 1));
+  }
+  /// "forward of chunk 1 of `micro_batches`", "send activations of `micro_batches` to stage 1"
+  std::string title_of(const Action& action, const std::string& micro_batches) const {
+    if (!is_of_micro_batch(action.kind)) return std::string(name_of(action.kind));
+    if (!is_message(action.kind)) {
+      return fmt::format("{}{} of {}", name_of(action.kind), chunk_text(action, chunks_ > 1), micro_batches);
+    }
+    const bool is_forward =
+        action.kind == ActionKind::send_forward || action.kind == ActionKind::receive_forward;
+    return fmt::format("{} {} of {}{} {} stage {}", is_sent(action.kind) ? "send" : "receive",
+                       is_forward ? "activations" : "gradients", micro_batches,
+                       chunk_text(action, chunks_ > stages_), is_sent(action.kind) ? "to" : "from",
+                       action.peer);
+  }
+
+ private:
+  static std::string chunk_text(const Action& action, bool is_named) {
+    return is_named ? fmt::format(" of chunk {}", action.chunk) : "";
+  }
+
+  int chunks_;
+  int stages_;
+};
+
 /// The micro-batches that run the same entries of a program.
 struct SamePasses {
   const Pass* pass = nullptr;
-  std::string title;
+  Action action;
   std::vector<std::string> micro_batches;
 };
 
-/// The passes of a step; those that are alike, once.
+/// The passes and messages of a step; those that are alike, once.
 std::vector<SamePasses> passes_of(const RankProgram& program) {
   std::vector<SamePasses> all;
   const Schedule& schedule = program.schedule();
   for (std::size_t i = 0; i < schedule.actions.size(); ++i) {
     const Action& action = schedule.actions[i];
     const Pass& pass = program.pass_of(i);
-    std::string title(name_of(action.kind));
-    if (is_of_micro_batch(action.kind) && schedule.chunks > 1)
-      title += fmt::format(" of chunk {}", action.chunk);
     const auto is_same = [&](const SamePasses& other) {
-      return other.title == title && other.pass->program == pass.program &&
+      const bool is_same_message = is_message(action.kind) && other.action.peer == action.peer;
+      return other.action.kind == action.kind && other.action.chunk == action.chunk &&
+             (is_same_message || other.pass->program == pass.program) &&
              other.pass->inserted == pass.inserted;
     };
     auto same = std::ranges::find_if(all, is_same);
-    if (same == all.end()) same = all.insert(all.end(), {.pass = &pass, .title = title, .micro_batches = {}});
+    if (same == all.end())
+      same = all.insert(all.end(), {.pass = &pass, .action = action, .micro_batches = {}});
     if (is_of_micro_batch(action.kind)) same->micro_batches.push_back(std::to_string(action.micro_batch));
   }
   return all;
@@ -131,13 +166,10 @@ std::string program_text(const Setup& setup, int rank) {
   const auto ranks = static_cast<int>(config.parallel.world_size());
   const RankProgram program(config, config.parallel.coordinates(rank));
   const Schedule& schedule = program.schedule();
+  const ActionNames names(program);
   std::vector<std::string> actions;
   for (const Action& action : schedule.actions) {
-    actions.emplace_back(name_of(action.kind));
-    if (is_of_micro_batch(action.kind)) {
-      actions.back() += fmt::format(" {}", action.micro_batch);
-      if (schedule.chunks > 1) actions.back() += fmt::format(" of chunk {}", action.chunk);
-    }
+    actions.push_back(names.text_of(action));
     if (action.ahead > 0) actions.back() += fmt::format(" ({} ahead)", action.ahead);
   }
   std::string text = fmt::format(
@@ -146,17 +178,22 @@ std::string program_text(const Setup& setup, int rank) {
       1e-9 * static_cast<double>(program.places().bytes(MemoryCategory::activations)), join(actions, ", "));
   const ProgramText printer(program, compute_plugins(setup.plugins, config));
   for (const SamePasses& same : passes_of(program)) {
-    std::string title = same.title;
-    if (!same.micro_batches.empty()) {
-      title += fmt::format(" of micro-batch{} {}", same.micro_batches.size() > 1 ? "es" : "",
-                           join(same.micro_batches, ", "));
-    }
-    text += printer.text_of(title, *same.pass);
+    const std::string micro_batches = fmt::format(
+        "micro-batch{} {}", same.micro_batches.size() > 1 ? "es" : "", join(same.micro_batches, ", "));
+    text += printer.text_of(names.title_of(same.action, micro_batches), *same.pass);
   }
   text += printer.text_of("publish", program.publication());
-  text += printer.text_of("evaluate", program.evaluation());
+  const auto add = [&](const std::string& title, const ForwardList& list) {
+    for (std::size_t i = 0; i < list.passes.size(); ++i) {
+      const Action& action = list.actions[i];
+      const bool is_alone = list.passes.size() == 1;
+      text += printer.text_of(is_alone ? title : fmt::format("{}, {}", title, names.text_of(action)),
+                              list.passes[i]);
+    }
+  };
+  add("evaluate", program.evaluation());
   for (std::size_t i = 0; i < program.cached().size(); ++i)
-    text += printer.text_of("over the cache, " + prefix_of(config.cache.passes[i]), program.cached()[i]);
+    add("over the cache, " + prefix_of(config.cache.passes[i]), program.cached()[i]);
   return text;
 }
 

@@ -26,9 +26,15 @@
 #include "io/file_util.hpp"
 #include "io/tokens/tokenizer.hpp"
 #include "parallel/collectives/algorithm_choice.hpp"
+#include "parallel/plan/choose_cuts.hpp"
+#include "parallel/schedule/messages.hpp"
+#include "parallel/schedule/problems.hpp"
+#include "parallel/schedule/schedule_file.hpp"
 
 namespace mylos {
 namespace {
+
+constexpr std::string_view profile_prefix = "profile:";
 
 constexpr const char* shape_keys[] = {"model.layers", "model.heads", "model.width", "model.context",
                                       "model.vocab"};
@@ -59,13 +65,19 @@ DType dtype_named(std::string_view name) {
   return parse_choice<DType>(name, {{"fp32", DType::fp32}, {"bf16", DType::bf16}, {"fp16", DType::fp16}});
 }
 
-/// Lists, in ascending order, up to eight divisors of `number`: those nearest to `wanted` that are at least
-/// `least`.
-std::string divisors_near(std::int64_t number, std::int64_t wanted, std::int64_t least = 1) {
+/// Returns the divisors of `number` that are at least `least`.
+std::vector<std::int64_t> divisors_of(std::int64_t number, std::int64_t least = 1) {
   std::vector<std::int64_t> divisors;
   for (std::int64_t i = least; i <= number; ++i) {
     if (number % i == 0) divisors.push_back(i);
   }
+  return divisors;
+}
+
+/// Lists, in ascending order, up to eight divisors of `number`: those nearest to `wanted` that are at least
+/// `least`.
+std::string divisors_near(std::int64_t number, std::int64_t wanted, std::int64_t least = 1) {
+  std::vector<std::int64_t> divisors = divisors_of(number, least);
   const auto nearer = [&](std::int64_t a, std::int64_t b) {
     return std::abs(a - wanted) < std::abs(b - wanted);
   };
@@ -79,6 +91,31 @@ std::string divisors_near(std::int64_t number, std::int64_t wanted, std::int64_t
 std::string multiples_near(std::int64_t unit, std::int64_t wanted) {
   const std::int64_t below = wanted / unit * unit;
   return below == 0 ? std::to_string(unit) : one_of(std::array{below, below + unit});
+}
+
+/// Returns the numbers in a text such as "8,4". Throws ExitCode::usage for any other text.
+std::vector<std::int64_t> parse_blocks(std::string_view text) {
+  std::vector<std::int64_t> numbers;
+  while (true) {
+    const std::size_t end = std::min(text.find(','), text.size());
+    numbers.push_back(parse_integer(text.substr(0, end)).value_or(-1));
+    if (numbers.back() < 0 || numbers.back() > 1024) fail(ExitCode::usage, "a number of blocks");
+    if (end == text.size()) return numbers;
+    text.remove_prefix(end + 1);
+  }
+}
+
+/// Divides `layers` blocks among so many chunks, at most `layers` + 2, as evenly as possible: only the last
+/// and the first may have none.
+std::vector<std::int64_t> even_blocks(std::int64_t layers, std::int64_t chunks) {
+  std::vector<std::int64_t> blocks(static_cast<std::size_t>(chunks));
+  if (chunks > layers) {
+    std::fill_n(blocks.begin() + (chunks == layers + 2 ? 1 : 0), layers, 1);
+    return blocks;
+  }
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk)
+    blocks[static_cast<std::size_t>(chunk)] = layers * (chunk + 1) / chunks - layers * chunk / chunks;
+  return blocks;
 }
 
 /// Returns [train] end_time in Unix seconds; empty if it is not known. Throws ExitCode::usage, without a
@@ -107,7 +144,7 @@ class CrossChecks {
  public:
   CrossChecks(const Deck& deck, const JobSize& job, DeckErrors& errors, ParamValues& values,
               const std::optional<ModelConfig>& initial)
-      : deck_(deck), job_(job), errors_(errors), values_(values), initial_(initial) {}
+      : deck_(deck), job_(job), errors_(errors), values_(values), initial_(initial), given_(values) {}
 
   void run() {
     take_preset();
@@ -119,9 +156,12 @@ class CrossChecks {
     check_end_time();
     check_seq_len();
     check_tensor();
+    check_pipeline();
     check_layout();
     check_shard();
     check_batch();
+    check_schedule();
+    check_stages();
     check_splits();
     choose_grad_dtype();
     choose_loss_scale();
@@ -139,6 +179,52 @@ class CrossChecks {
   }
 
   std::int64_t integer(std::string_view key) const { return values_.integer(key); }
+  /// The value of the deck, before rules set what it leaves open.
+  std::int64_t given(std::string_view key) const { return given_.integer(key); }
+
+  using Changes = std::vector<std::pair<std::string_view, ParamValue>>;
+  struct Failures {
+    std::size_t problems = 0;
+    std::set<std::string_view> keys;
+  };
+  /// What would be wrong if some keys had other values.
+  Failures failures(const Changes& changes) const {
+    ParamValues values = given_;
+    for (const auto& [key, value] : changes) values.set(std::string(key), value);
+    DeckErrors errors;
+    CrossChecks trial(deck_, job_, errors, values, initial_);
+    trial.is_trial_ = true;
+    trial.run();
+    return {errors.messages().size(), trial.failed_};
+  }
+  /// Whether other values of some keys would solve a problem and lead to no other.
+  bool works(const Changes& changes) const {
+    if (is_trial_) return true;
+    const auto [problems, keys] = failures({});
+    const Failures left = failures(changes);
+    return left.problems < problems &&
+           std::includes(keys.begin(), keys.end(), left.keys.begin(), left.keys.end());
+  }
+  /// Returns, in ascending order, up to eight of the `candidates` for a key that work: the nearest to
+  /// `wanted`.
+  std::vector<std::int64_t> working(std::string_view key, std::vector<std::int64_t> candidates,
+                                    std::int64_t wanted) const {
+    const auto nearer = [&](std::int64_t a, std::int64_t b) {
+      return std::abs(a - wanted) < std::abs(b - wanted);
+    };
+    std::stable_sort(candidates.begin(), candidates.end(), nearer);
+    std::vector<std::int64_t> found;
+    for (const std::int64_t candidate : candidates) {
+      if (candidate != wanted && found.size() < 8 && works({{key, candidate}})) found.push_back(candidate);
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+  /// Lists the divisors of `number` nearest to `wanted`: those that work, or else, saying so, others.
+  std::string working_divisors(std::string_view key, std::int64_t number, std::int64_t wanted) const {
+    const std::vector<std::int64_t> found = working(key, divisors_of(number), wanted);
+    return found.empty() ? divisors_near(number, wanted) + " with other changes" : one_of(found);
+  }
 
   /// Reports a problem with `keys` at the first of them that the deck sets. From then on, the first of `keys`
   /// is not known.
@@ -268,24 +354,298 @@ class CrossChecks {
     if (known({"model.heads"}) && integer("model.heads") % tensor != 0) {
       report({"parallel.tensor", "model.heads"},
              "[parallel] tensor = {} must divide [model] heads = {}; use {}", tensor, integer("model.heads"),
-             divisors_near(integer("model.heads"), tensor));
+             working_divisors("parallel.tensor", integer("model.heads"), tensor));
     } else if (job_.ranks % tensor != 0) {
       report({"parallel.tensor"}, "[parallel] tensor = {} must divide this run's {} ranks; use {}", tensor,
-             job_.ranks, divisors_near(job_.ranks, tensor));
+             job_.ranks, working_divisors("parallel.tensor", job_.ranks, tensor));
     }
   }
 
+  void check_pipeline() {
+    if (!known({"parallel.pipeline", "parallel.tensor"})) return;
+    const std::int64_t pipeline = integer("parallel.pipeline");
+    const std::int64_t tensor = integer("parallel.tensor");
+    const std::int64_t rest = job_.ranks / tensor;
+    if (rest % pipeline == 0) return;
+    report({"parallel.pipeline", "parallel.tensor"},
+           "[parallel] pipeline = {} must divide this run's {} ranks{}; use {}", pipeline, job_.ranks,
+           tensor == 1 ? "" : fmt::format(" divided by tensor = {}", tensor),
+           working_divisors("parallel.pipeline", rest, pipeline));
+  }
+
   void check_layout() {
-    if (!known({"parallel.tensor"})) failed_.insert("parallel.data");
+    if (!known({"parallel.tensor", "parallel.pipeline"})) failed_.insert("parallel.data");
     if (!known({"parallel.data"})) return;
     const std::int64_t data = integer("parallel.data");
-    const std::int64_t tensor = integer("parallel.tensor");
-    const std::int64_t all = job_.ranks / tensor;
+    const std::int64_t others = integer("parallel.tensor") * integer("parallel.pipeline");
+    const std::int64_t all = job_.ranks / others;
     if (data == 0) values_.set("parallel.data", all);
     if (data == 0 || data == all) return;
     report({"parallel.data"},
            "[parallel] data = {} needs {} rank{}, but this run has {}; use data = {}, or 0 for all ranks",
-           data, data * tensor, data * tensor == 1 ? "" : "s", job_.ranks, all);
+           data, data * others, data * others == 1 ? "" : "s", job_.ranks, all);
+  }
+
+  /// "pipeline = 2 or 4" with what works instead of the number of stages; "" if nothing does.
+  std::string other_stages() const {
+    const std::int64_t rest = job_.ranks / integer("parallel.tensor");
+    const std::vector<std::int64_t> found =
+        working("parallel.pipeline", divisors_of(rest), integer("parallel.pipeline"));
+    return found.empty() ? "" : "pipeline = " + one_of(found);
+  }
+  /// "use a, or b" of the texts that are not empty; "" if all are.
+  static std::string advice(std::vector<std::string> texts) {
+    std::erase(texts, "");
+    return texts.empty() ? "" : "; use " + join(texts, ", or ");
+  }
+
+  void check_schedule() {
+    if (!known({"parallel.schedule"})) return;
+    const bool knows_stages = known({"parallel.pipeline"});
+    if (values_.text("parallel.schedule") == "auto") {
+      const bool is_one_stage = knows_stages && integer("parallel.pipeline") == 1;
+      values_.set("parallel.schedule", is_one_stage ? "accumulate" : "1f1b");
+    }
+    const ScheduleKind& kind = find_kind(schedules(), values_.text("parallel.schedule"));
+    check_own_chunks(kind);
+    if (!knows_stages) return;
+    check_exchange_of_stages();
+    if (std::string_view(kind.name) == "interleaved") {
+      check_interleaved_chunks();
+      check_interleaved_batch();
+    }
+    check_schedule_file(kind);
+  }
+
+  void check_exchange_of_stages() {
+    if (!known({"parallel.exchange"}) || integer("parallel.pipeline") == 1) return;
+    const std::string& exchange = values_.text("parallel.exchange");
+    if (exchange != "zero2" && exchange != "zero3") return;
+    std::vector<std::string> others;
+    for (const char* other : {"zero1", "ddp"}) {
+      if (works({{"parallel.exchange", other}})) others.push_back(fmt::format("exchange = {}", other));
+    }
+    report({"parallel.exchange", "parallel.pipeline"},
+           "[parallel] exchange = {} cannot be used with pipeline = {}: it would {} in every micro-batch{}",
+           exchange, integer("parallel.pipeline"),
+           exchange == "zero2" ? "reduce gradients" : "gather weights and reduce gradients", advice(others));
+  }
+
+  std::string if_works(const Changes& changes, const char* text) const {
+    return works(changes) ? text : std::string();
+  }
+
+  void check_own_chunks(const ScheduleKind& kind) {
+    if (kind.chunks == 0 || !known({"parallel.chunks"}) || integer("parallel.chunks") == 1) return;
+    report({"parallel.chunks", "parallel.schedule"},
+           "[parallel] chunks = {} cannot be used with schedule = {}, whose stages have {} chunk{}; use "
+           "chunks = "
+           "1{}",
+           integer("parallel.chunks"), kind.name, kind.chunks, kind.chunks == 1 ? "" : "s",
+           if_works({{"parallel.schedule", "interleaved"}}, ", or schedule = interleaved"));
+  }
+
+  void check_interleaved_chunks() {
+    if (!known({"parallel.chunks"})) return;
+    const std::int64_t chunks = integer("parallel.chunks");
+    const std::int64_t pipeline = integer("parallel.pipeline");
+    if (chunks > 1 && pipeline > 1) return;
+    constexpr std::int64_t one = 1;
+    constexpr std::int64_t two = 2;
+    report({"parallel.schedule", "parallel.chunks"},
+           "[parallel] schedule = interleaved needs several stages of several chunks, not pipeline = {} and "
+           "chunks = {}{}",
+           pipeline, chunks,
+           advice({if_works({{"parallel.chunks", two}}, "chunks = 2"), other_stages(),
+                   if_works({{"parallel.schedule", "auto"}, {"parallel.chunks", one}},
+                            chunks == 1 ? "schedule = auto" : "schedule = auto with chunks = 1")}));
+  }
+
+  /// Micro-batches per step.
+  std::int64_t micro_batches() const {
+    return integer("train.global_batch") / (integer("train.micro_batch") * integer("parallel.data"));
+  }
+
+  /// What to write for a step of a multiple of `unit` micro-batches: "global_batch = 8 or 16".
+  std::string batches_for(std::int64_t unit) const {
+    const std::int64_t global = integer("train.global_batch");
+    const std::int64_t data = integer("parallel.data");
+    std::vector<std::int64_t> sizes;
+    for (const std::int64_t size : divisors_of(global / data)) {
+      if (global / data / size % unit == 0) sizes.push_back(size);
+    }
+    sizes = working("train.micro_batch", sizes, integer("train.micro_batch"));
+    std::vector<std::int64_t> batches;
+    // If the deck leaves the micro-batch open, there is one of any size.
+    if (const std::int64_t micro = given("train.micro_batch"); micro > 0) {
+      const std::int64_t step = unit * micro * data;
+      for (const std::int64_t batch : {global / step * step, (global / step + 1) * step}) {
+        if (batch > 0) batches.push_back(batch);
+      }
+      batches = working("train.global_batch", batches, global);
+    }
+    std::vector<std::string> texts;
+    if (!batches.empty()) texts.push_back("global_batch = " + one_of(batches));
+    if (!sizes.empty()) texts.push_back("micro_batch = " + one_of(sizes));
+    return join(texts, ", or ");
+  }
+
+  void check_interleaved_batch() {
+    if (!known({"train.global_batch", "train.micro_batch", "parallel.data"})) return;
+    const std::int64_t pipeline = integer("parallel.pipeline");
+    if (micro_batches() % pipeline == 0) return;
+    std::string batches = batches_for(pipeline);
+    const std::int64_t smallest = pipeline * integer("parallel.data");
+    if (batches.empty() && works({{"train.global_batch", smallest}, {"train.micro_batch", std::int64_t{1}}}))
+      batches = fmt::format("global_batch = {} with micro_batch = 1", smallest);
+    report(
+        {"train.global_batch", "parallel.pipeline"},
+        "[train] global_batch = {} gives {} micro-batch{} of {} per step, but schedule = interleaved needs a "
+        "multiple of [parallel] pipeline = {}{}",
+        integer("train.global_batch"), micro_batches(), micro_batches() == 1 ? "" : "es",
+        integer("train.micro_batch"), pipeline, advice({batches}));
+  }
+
+  void check_schedule_file(const ScheduleKind& kind) {
+    if (!known({"parallel.schedule_file"})) return;
+    const std::string& file = values_.text("parallel.schedule_file");
+    const bool is_used = std::string_view(kind.name) == "file";
+    if (is_used == file.empty()) {
+      report({"parallel.schedule_file", "parallel.schedule"}, "[parallel] {}",
+             is_used
+                 ? "schedule = file needs a schedule_file; name one, or use schedule = auto"
+                 : fmt::format("schedule_file = {} is used with schedule = file only; use schedule = file, "
+                               "or leave schedule_file out",
+                               file));
+    }
+    if (!is_used || file.empty()) return;
+    try {
+      const std::string text = read_text_file(expand_path(file));
+      const std::vector<Schedule> stages = parse_schedule(text);
+      if (!known({"parallel.chunks"})) return;
+      if (!has_extents_of(stages)) return;
+      const std::vector<Schedule> made = kind.make({.micro_batches = stages.front().micro_batches,
+                                                    .stages = static_cast<int>(integer("parallel.pipeline")),
+                                                    .chunks = static_cast<int>(integer("parallel.chunks")),
+                                                    .file = text,
+                                                    .values = &values_});
+      const bool is_tied = known({"model.tied"}) && values_.boolean("model.tied");
+      const std::vector<std::string> problems = find_problems(with_messages(made), is_tied);
+      if (!problems.empty()) fail(ExitCode::usage, "{}", join(problems, "; "));
+    } catch (const Error& error) {
+      report({"parallel.schedule_file"}, "[parallel] schedule_file = {}: {}", file, error.what());
+    }
+  }
+
+  /// Whether a schedule file is for the numbers of stages, chunks and micro-batches of the deck; reports a
+  /// problem if it is not. Rows with different numbers of chunks are another problem.
+  bool has_extents_of(const std::vector<Schedule>& stages) {
+    const std::int64_t pipeline = std::ssize(stages);
+    const std::int64_t chunks = stages.front().chunks / pipeline;
+    const std::int64_t m = stages.front().micro_batches;
+    const bool knows_batch = known({"train.global_batch", "train.micro_batch", "parallel.data"});
+    const bool is_same_shape =
+        pipeline == integer("parallel.pipeline") && chunks == integer("parallel.chunks");
+    const bool is_even = std::all_of(stages.begin(), stages.end(), [&](const Schedule& stage) {
+      return std::ssize(stage.held_chunks()) == chunks;
+    });
+    if (!is_even || (is_same_shape && (!knows_batch || m == micro_batches()))) return true;
+    Changes changes;
+    std::vector<std::string> texts;
+    const auto change = [&](std::string_view key, std::int64_t value) {
+      changes.emplace_back(key, value);
+      texts.push_back(fmt::format("{} = {}", key.substr(key.find('.') + 1), value));
+    };
+    if (pipeline != integer("parallel.pipeline")) change("parallel.pipeline", pipeline);
+    if (chunks != integer("parallel.chunks")) change("parallel.chunks", chunks);
+    const std::int64_t data = job_.ranks / (integer("parallel.tensor") * pipeline);
+    if (knows_batch && data > 0) {
+      const std::int64_t global = integer("train.global_batch");
+      const std::int64_t micro = given("train.micro_batch");
+      const bool divides = global % (data * m) == 0;
+      if (micro > 0 && global != micro * data * m) change("train.global_batch", micro * data * m);
+      if (micro == 0 && !divides) change("train.global_batch", data * m);
+      if (micro == 0 && m > 1) change("train.micro_batch", divides ? global / (data * m) : 1);
+    }
+    const std::int64_t ranks = integer("parallel.tensor") * pipeline;
+    std::string advised = works(changes) ? advice({join(texts, ", ")}) : "";
+    if (job_.ranks % ranks != 0)
+      advised = fmt::format("; use pipeline = {} with a multiple of {} ranks", pipeline, ranks);
+    const auto counts = [&](std::int64_t p, std::int64_t v, std::int64_t batches) {
+      return fmt::format("{} x {} chunks{}", p, v,
+                         knows_batch ? fmt::format(" and {} micro-batches", batches) : "");
+    };
+    report(
+        {"parallel.schedule_file"},
+        "[parallel] schedule_file = {} is for pipeline x chunks = {}, but the deck has {}{}",
+        values_.text("parallel.schedule_file"), counts(pipeline, chunks, m),
+        counts(integer("parallel.pipeline"), integer("parallel.chunks"), knows_batch ? micro_batches() : 0),
+        advised);
+    return false;
+  }
+
+  /// The chunks of the model that a stage has.
+  std::int64_t chunks_per_stage() const {
+    const int own = find_kind(schedules(), values_.text("parallel.schedule")).chunks;
+    return own > 0 ? own : integer("parallel.chunks");
+  }
+
+  /// Whether the model has enough blocks for the chunks; reports a problem if it has not.
+  bool can_fill_chunks() {
+    const std::int64_t pipeline = integer("parallel.pipeline");
+    const std::int64_t layers = integer("model.layers");
+    const std::int64_t most = layers + 2;
+    if (pipeline * chunks_per_stage() <= most) return true;
+    std::vector<std::int64_t> fewer;
+    if (find_kind(schedules(), values_.text("parallel.schedule")).chunks == 0 && pipeline <= most)
+      fewer = working("parallel.chunks", {most / pipeline}, integer("parallel.chunks"));
+    std::string advised = advice({fewer.empty() ? "" : "chunks = " + one_of(fewer), other_stages()});
+    if (advised.empty())
+      advised = fmt::format("; use [model] layers = {} or more", pipeline * chunks_per_stage() - 2);
+    report({"parallel.pipeline", "parallel.chunks"},
+           "[parallel] pipeline = {} makes {} chunks, but [model] layers = {} fills at most {}, the "
+           "embedding and "
+           "the head alone included{}",
+           pipeline, pipeline * chunks_per_stage(), layers, most, advised);
+    return false;
+  }
+
+  void check_stages() {
+    if (!known({"parallel.stages", "parallel.schedule", "parallel.pipeline", "model.layers"})) return;
+    const bool has_own_chunks = find_kind(schedules(), values_.text("parallel.schedule")).chunks > 0;
+    if (!has_own_chunks && !known({"parallel.chunks"})) return;
+    if (!can_fill_chunks()) return;
+    const std::int64_t layers = integer("model.layers");
+    const std::int64_t chunks = integer("parallel.pipeline") * chunks_per_stage();
+    const std::string& stages = values_.text("parallel.stages");
+    const std::string legal = join(even_blocks(layers, chunks), ",");
+    if (stages == "auto" || (stages.starts_with(profile_prefix) && stages != profile_prefix)) return;
+    std::vector<std::int64_t> counts;
+    try {
+      counts = parse_blocks(stages);
+    } catch (const Error&) {
+      report({"parallel.stages"},
+             "[parallel] stages = {} must be auto, profile:PATH or the blocks of each chunk, such as {}",
+             stages, legal);
+      return;
+    }
+    const std::int64_t sum = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+    const bool has_empty =
+        counts.size() > 2 && std::any_of(counts.begin() + 1, counts.end() - 1, [](auto n) { return n == 0; });
+    std::string problem;
+    if (std::ssize(counts) != chunks) {
+      problem = fmt::format("has {} number{}, but there are {} chunk{}: pipeline = {} with {} each",
+                            counts.size(), counts.size() == 1 ? "" : "s", chunks, chunks == 1 ? "" : "s",
+                            integer("parallel.pipeline"), chunks_per_stage());
+    } else if (sum != layers) {
+      problem = fmt::format("has {} blocks, but [model] layers = {}", sum, layers);
+    } else if (has_empty) {
+      problem = "leaves a chunk without blocks that is neither the first nor the last";
+    } else {
+      return;
+    }
+    report({"parallel.stages", "parallel.pipeline"}, "[parallel] stages = {} {}; use auto, or such as {}",
+           stages, problem, legal);
   }
 
   /// Returns the extent of the shard axis that parallel.shard requests: 0 for the whole data axis, -1 after
@@ -296,7 +656,8 @@ class CrossChecks {
       const bool is_pretended = known({"comm.ranks_per_node"}) && integer("comm.ranks_per_node") > 0;
       const std::int64_t ranks = is_pretended ? integer("comm.ranks_per_node") : job_.ranks_per_node;
       const std::int64_t samples = std::min(ranks, job_.ranks) / integer("parallel.tensor");
-      if (samples > 0) return samples;
+      // A node may have ranks of several stages, or a stage ranks on several nodes.
+      if (samples > 0) return std::gcd(samples, integer("parallel.data"));
       report({"parallel.shard"},
              "[parallel] shard = node needs the same number of ranks on every node, numbered node by node; "
              "launch them that way, or give a number");
@@ -488,6 +849,8 @@ class CrossChecks {
   DeckErrors& errors_;
   ParamValues& values_;
   const std::optional<ModelConfig>& initial_;
+  const ParamValues given_;  // of the deck
+  bool is_trial_ = false;    // of other values: what to write instead does not matter
   std::set<std::string_view> failed_;
 };
 
@@ -540,10 +903,23 @@ LrScheduleConfig lr_config(const ParamValues& values) {
 
 ParallelLayout parallel_layout(const ParamValues& values) {
   const ExchangeKind& exchange = find_kind(exchanges(), values.text("parallel.exchange"));
+  std::vector<int> cuts;
+  const std::string& stages = values.text("parallel.stages");
+  if (stages != "auto" && !stages.starts_with(profile_prefix)) {
+    int first = 1;  // block 0 is the embedding
+    for (const std::int64_t blocks : parse_blocks(stages)) cuts.push_back(first += static_cast<int>(blocks));
+    cuts.pop_back();
+  }
+  const std::string file = expand_path(values.text("parallel.schedule_file"));
   return {
       .tensor = values.integer("parallel.tensor"),
       .splits = {.vocab = values.boolean("parallel.vocab"), .sequence = values.boolean("parallel.sequence")},
       .data = values.integer("parallel.data"),
+      .pipeline = values.integer("parallel.pipeline"),
+      .chunks = values.integer("parallel.chunks"),
+      .cuts = cuts,
+      .in_flight = values.integer("parallel.in_flight"),
+      .schedule_file = file.empty() ? "" : read_text_file(file),
       .shard = exchange.shards ? std::stoll(values.text("parallel.shard")) : 1,
       .exchange = &exchange,
       .schedule = &find_kind(schedules(), values.text("parallel.schedule")),
@@ -580,6 +956,31 @@ CommConfig comm_config(const ParamValues& values) {
   if (const double gbps = values.real("comm.simulate_gbps"); gbps > 0.0)
     comm.simulated_link = LinkModel{1e-6 * values.real("comm.simulate_alpha"), gbps};
   return comm;
+}
+
+/// Cuts the model into chunks, unless the deck says where, and sets what their passes cost. Throws
+/// ExitCode::usage for a profile that cannot be used.
+void cut_model(RunConfig& config, const std::string& profile_path) {
+  ParallelLayout& layout = config.parallel;
+  const ScheduleScope scope = layout.scope(config.train.accumulation);
+  layout.placement = layout.stages_of_chunks();
+  if (scope.num_chunks() == 1 && profile_path.empty()) return;
+  std::vector<UnitCost> units = unit_costs(config);
+  if (!profile_path.empty()) {
+    std::vector<UnitCost> profile;
+    try {
+      profile = parse_unit_profile(read_text_file(profile_path));
+      check_profile(profile, units);
+    } catch (const Error& error) {
+      fail(error.code(), "{}: {}", profile_path, error.what());
+    }
+    units = profile;
+    config.time_unit = TimeUnit::seconds;
+  }
+  if (config.model.tied && layout.placement.front() != layout.placement.back())
+    units.back().parameters += parameters_of(config.model).find("wte.weight").padded_size();
+  if (layout.cuts.empty()) layout.cuts = choose_cuts(units, *layout.schedule, scope);
+  layout.times = pass_times(units, config.cuts());
 }
 
 }  // namespace
@@ -638,7 +1039,18 @@ RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, co
   std::error_code unknown;
   config.folder = std::filesystem::current_path(unknown).string();
   config.ranks_per_node = job.ranks_per_node;
+  try {
+    cut_model(config, profile_of(values));
+  } catch (const Error& error) {
+    errors.add(deck.place_of("parallel.stages"),
+               fmt::format("[parallel] stages = {}: {}", values.text("parallel.stages"), error.what()));
+  }
   return config;
+}
+
+std::string profile_of(const ParamValues& values) {
+  const std::string& stages = values.text("parallel.stages");
+  return stages.starts_with(profile_prefix) ? expand_path(stages.substr(profile_prefix.size())) : "";
 }
 
 std::vector<std::string> idle_settings(const RunConfig& config) {
@@ -667,9 +1079,18 @@ std::vector<std::string> idle_settings(const RunConfig& config) {
   if (config.eval.choices_limit && config.eval.choices.empty())
     idle.push_back(fmt::format("[eval] choices_limit = {} without choices: nothing is answered",
                                *config.eval.choices_limit));
+  if (config.parallel.pipeline > 1 && std::string_view(config.parallel.schedule->name) == "accumulate")
+    idle.push_back(fmt::format(
+        "[parallel] schedule = accumulate with pipeline = {}: one stage computes at a time, and the "
+        "others wait; 1f1b lets them work together",
+        config.parallel.pipeline));
   if (config.lr.decay == LrDecay::constant && config.lr.min > 0.0)
     idle.push_back(
         fmt::format("[optim] min_lr = {} with schedule = constant: it is not used", config.lr.min));
+  const ParallelLayout& layout = config.parallel;
+  if (layout.in_flight > 0 && !layout.schedule->follows_times)
+    idle.push_back(fmt::format("[parallel] in_flight = {} with schedule = {}: it is not used",
+                               layout.in_flight, layout.schedule->name));
   return idle;
 }
 

@@ -92,6 +92,13 @@ struct CommConfig {
   WatchdogLimits limits;  ///< including the timeout of [io]
 };
 
+/// The unit of ParallelLayout::times.
+enum class TimeUnit : std::uint8_t {
+  flops,    ///< of recorded operations
+  seconds,  ///< of a profile
+  given,    ///< that of --pass-times, whatever it is
+};
+
 /// A step's configuration and what a run adds to it.
 struct RunConfig : StepConfig {
   LimitsConfig limits;
@@ -102,8 +109,9 @@ struct RunConfig : StepConfig {
   BackendConfig backend;
   CommConfig comm;
   std::int64_t profile_step = 0;  ///< the step that is traced; 0 for none
-  double peak_tflops = 0.0;       ///< of one rank; 0 measures the GEMM rate
-  std::string init;               ///< model whose weights the run begins with; empty for random weights
+  TimeUnit time_unit = TimeUnit::flops;
+  double peak_tflops = 0.0;  ///< of one rank; 0 measures the GEMM rate
+  std::string init;          ///< model whose weights the run begins with; empty for random weights
   std::string run_dir;
   std::string folder;               ///< where relative paths of the resolved deck begin
   std::int64_t ranks_per_node = 0;  ///< as in JobSize
@@ -131,6 +139,9 @@ RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, co
                           DeckErrors& errors, ParamValues& values,
                           const std::vector<std::pair<std::string, std::string>>& unavailable = {},
                           const std::optional<ModelConfig>& initial = {});
+
+/// The profile that parallel.stages names, or "".
+std::string profile_of(const ParamValues& values);
 
 /// Returns what settings of `config` do not do in a run of this length, and what happens instead: "[eval]
 /// every = 100 is more than ...".

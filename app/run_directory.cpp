@@ -172,8 +172,10 @@ std::vector<std::string> RunDirectory::begin(bool restart) {
   }
   std::vector<std::string> removed;
   if (restart) return removed;
-  for (const auto& [step, file] : traces_of(paths_))
-    if (remove_file(file)) removed.push_back(file.filename());
+  for (const auto& [step, trace] : traces_of(paths_)) {
+    for (const fs::path& file : {trace, paths_.units(step)})
+      if (remove_file(file)) removed.push_back(file.filename());
+  }
   for (const fs::path& file : {paths_.metrics(), paths_.status(), paths_.report()})
     if (remove_file(file)) removed.push_back(file.filename());
   return removed;

@@ -22,6 +22,7 @@ struct RunPaths {
   std::filesystem::path resolved_deck() const { return root / "resolved.deck"; }
   std::filesystem::path metrics() const { return root / "metrics.h5"; }
   std::filesystem::path status() const { return root / "status.json"; }
+  std::filesystem::path units(std::int64_t step) const { return root / fmt::format("units-{}.csv", step); }
   std::filesystem::path trace(std::int64_t step) const { return root / fmt::format("trace-{}.json", step); }
   std::filesystem::path ranks() const { return root / "gpt2.tiktoken"; }
   std::filesystem::path report() const { return root / "report.html"; }

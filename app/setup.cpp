@@ -18,6 +18,7 @@
 #include "app/opened_model.hpp"
 #include "app/session.hpp"
 #include "app/stop_signals.hpp"
+#include "core/base/digest.hpp"
 #include "core/base/expand_path.hpp"
 #include "core/base/join.hpp"
 #include "core/base/number_text.hpp"
@@ -174,7 +175,7 @@ std::int64_t planned_ranks(const CommandLine& line, const std::string& text, con
       return 1;
     }
   };
-  return extent("parallel.data") * extent("parallel.tensor");
+  return extent("parallel.data") * extent("parallel.tensor") * extent("parallel.pipeline");
 }
 
 }  // namespace
@@ -195,14 +196,14 @@ Setup planned_setup(const CommandLine& line, const std::string& deck_name, const
   return setup;
 }
 
-RunPlan plan_of(const Setup& setup) {
+std::vector<RunPlan> plans_of(const Setup& setup) {
   const RunConfig& config = setup.config;
   const auto plugins = compute_plugins(setup.plugins, config);
-  return make_plan(config, {.algorithm = config.comm.algorithm,
-                            .threads = config.backend.threads,
-                            .communicator = plan_communicator(setup.plugins, config, setup.values),
-                            .plan_compute = plugins.empty() ? nullptr : plugins.front()->plan_compute,
-                            .keeps_snapshot = config.checkpoint.async});
+  return make_plans(config, {.algorithm = config.comm.algorithm,
+                             .threads = config.backend.threads,
+                             .communicator = plan_communicator(setup.plugins, config, setup.values),
+                             .plan_compute = plugins.empty() ? nullptr : plugins.front()->plan_compute,
+                             .keeps_snapshot = config.checkpoint.async});
 }
 
 int run_agreed(const MpiRuntime& mpi, const std::function<void()>& work) {
@@ -292,6 +293,13 @@ std::string identity_of(const Setup& setup, const CommandLine& line) {
   // As expanded: a variable may have another value on another rank.
   text += fmt::format("the folder of the run = {}\n", setup.config.run_dir);
   text += fmt::format("the folder of the checkpoints = {}\n", setup.config.checkpoint.directory);
+  std::string chunks;
+  for (const PassTimes& own : setup.config.parallel.times)
+    chunks += fmt::format(" {} {} {},", own.forward, own.input, own.weight);
+  text += fmt::format("the first blocks of chunks = {}\nthe costs of chunks ={}\n",
+                      join(setup.config.parallel.cuts, " "), chunks);
+  text += fmt::format("the content of parallel.schedule_file = {}\n",
+                      digest_of(setup.config.parallel.schedule_file).text());
   return text;
 }
 

@@ -71,12 +71,16 @@ Setup make_setup(const std::string& deck_text, const std::string& deck_name, con
                  const ShapeOfModel& shape_of = {});
 
 /// Makes the setup for commands that need no launcher. The number of ranks is `--ranks` or, by default, the
-/// product of parallel.data and parallel.tensor, in which a 0 counts as 1. All ranks are on one node unless
-/// `--ranks-per-node` is given. `shape_of` is as in `make_setup`.
+/// product of parallel.data, parallel.tensor and parallel.pipeline, in which a 0 counts as 1. All ranks are
+/// on one node unless `--ranks-per-node` is given. `shape_of` is as in `make_setup`.
 Setup planned_setup(const CommandLine& line, const std::string& deck_name, const ShapeOfModel& shape_of = {});
 
-/// Plans the run of `setup`: its memory, traffic and work per step.
-RunPlan plan_of(const Setup& setup);
+/// Plans the run of `setup` by stage: memory, traffic and work per step (`make_plans`).
+std::vector<RunPlan> plans_of(const Setup& setup);
+/// The plan of the rank that needs the most memory.
+inline RunPlan plan_of(const Setup& setup) {
+  return largest_of(plans_of(setup));
+}
 
 /// Runs `work` on every rank. An error on any rank is printed once, and all ranks return its code; without an
 /// error they return 0. For work before the session's backends exist. Collective.

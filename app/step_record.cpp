@@ -10,10 +10,11 @@
 namespace mylos {
 
 StepObservation observe_step(Session& session, const StepResults& results, int stop_request) {
-  constexpr int num_observed = 3 + num_step_phases;  // stop request, step time, peak memory, phases
+  constexpr int num_observed = 4 + num_step_phases;  // stop request, step, peak memory, idle time, phases
   const auto nanoseconds = [](double s) { return static_cast<std::int64_t>(s * 1e9); };
   std::vector<std::int64_t> own = {stop_request, nanoseconds(results.seconds),
-                                   static_cast<std::int64_t>(session.ledger().peak())};
+                                   static_cast<std::int64_t>(session.ledger().peak()),
+                                   nanoseconds(results.idle_seconds)};
   for (const double seconds : results.phase_seconds) own.push_back(nanoseconds(seconds));
 
   const auto ranks = static_cast<std::size_t>(session.size());
@@ -40,8 +41,12 @@ StepObservation observe_step(Session& session, const StepResults& results, int s
   seen.memory_min = static_cast<double>(std::ranges::min(column));
   seen.memory_max = static_cast<double>(std::ranges::max(column));
   seen.memory_median = median({column.begin(), column.end()});
+  take(3);
+  seen.idle_min = 1e-9 * static_cast<double>(std::ranges::min(column));
+  seen.idle_max = 1e-9 * static_cast<double>(std::ranges::max(column));
+  seen.idle_median = 1e-9 * median({column.begin(), column.end()});
   for (std::size_t phase = 0; phase < num_step_phases; ++phase) {
-    take(3 + phase);
+    take(4 + phase);
     seen.phase_seconds[phase] = 1e-9 * static_cast<double>(std::ranges::max(column));
   }
   return seen;
@@ -85,6 +90,9 @@ MetricsRow metrics_row(const StepRecord& record, const MemoryLedger& ledger) {
                     {"rank_time_min", seen.seconds_min},
                     {"rank_time_median", seen.seconds_median},
                     {"rank_time_max", seen.seconds_max},
+                    {"idle_time_min", seen.idle_min},
+                    {"idle_time_median", seen.idle_median},
+                    {"idle_time_max", seen.idle_max},
                     {"memory_peak_min", seen.memory_min},
                     {"memory_peak_median", seen.memory_median},
                     {"memory_peak_max", seen.memory_max}};

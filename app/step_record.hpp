@@ -19,6 +19,7 @@ namespace mylos {
 struct StepObservation {
   double seconds_min = 0.0, seconds_median = 0.0, seconds_max = 0.0;
   PhaseSeconds phase_seconds{};                                    // maximum over ranks
+  double idle_min = 0.0, idle_median = 0.0, idle_max = 0.0;        // seconds
   double memory_min = 0.0, memory_median = 0.0, memory_max = 0.0;  // bytes, of the ranks' peaks
   int stop_request = 0;                                            // of the highest rank that has one; else 0
 };

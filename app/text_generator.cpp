@@ -2,6 +2,7 @@
 #include "app/text_generator.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 namespace mylos {
@@ -15,15 +16,17 @@ constexpr std::int64_t piece_sizes[] = {1, 8, 64};
 /// The most texts that one pass continues on the host.
 constexpr std::int64_t most_texts_on_host = 8;
 
-/// Whether ranks that do not differ only along the tensor axis communicate in the passes over the cache.
-bool communicates_beyond_tensor(const RankProgram& program) {
-  const AxisSet used = program.coordinates().used_axes().without({Axis::tensor});
+/// Whether ranks that continue different texts communicate in the passes over the cache.
+bool communicates_among_texts(const RankProgram& program) {
+  const AxisSet used = program.coordinates().used_axes().without({Axis::tensor, Axis::pipeline});
   bool found = false;
-  for (const Pass& pass : program.cached()) {
-    for_each_entry(pass, program.pool(), [&](const Entry& entry, const EntryPlace&) {
-      const std::optional<GroupedCall> call = call_of(entry);
-      found = found || (call && call->group.common(used) != AxisSet());
-    });
+  for (const ForwardList& list : program.cached()) {
+    for (const Pass& pass : list.passes) {
+      for_each_entry(pass, program.pool(), [&](const Entry& entry, const EntryPlace&) {
+        const std::optional<GroupedCall> call = call_of(entry);
+        found = found || (call && call->group.common(used) != AxisSet());
+      });
+    }
   }
   return found;
 }
@@ -52,13 +55,15 @@ TextGenerator::TextGenerator(ComputeBackend& backend, const ProcessGrid& grid, c
       executor_(executor),
       settings_(settings),
       cache_(program.config().cache),
-      in_step_(communicates_beyond_tensor(program)),
+      in_step_(communicates_among_texts(program)),
       sampler_(
           settings.sampling, program.config().model.vocab,
           settings.tokenizer == nullptr ? program.config().model.vocab : settings.tokenizer->vocab_size()),
       active_ranks_(backend, grid.group(all_axes), 1) {
   if (grid.coordinates().extent(Axis::tensor) > 1)
     drawn_ids_.emplace(backend, grid.group({Axis::tensor}), static_cast<std::size_t>(cache_.rows));
+  if (grid.coordinates().extent(Axis::pipeline) > 1)
+    drawn_tokens_.emplace(backend, grid.group({Axis::pipeline}), 2 * static_cast<std::size_t>(cache_.rows));
 }
 
 std::vector<Completion> TextGenerator::run(const std::vector<TextJob>& jobs,
@@ -157,27 +162,43 @@ void TextGenerator::run_idle() {
   executor_.continue_texts(0, {.tokens = {&zero, 1}, .rows = {&row, 1}, .positions = {&zero, 1}});
 }
 
-void TextGenerator::draw(const std::vector<Text*>& texts) {
-  const std::span<const float> logits = executor_.cached_logits();
+std::vector<DrawnToken> TextGenerator::sample(const std::vector<Text*>& texts) {
+  const Coordinates& at = program_.coordinates();
   const auto vocab = static_cast<std::size_t>(program_.config().model.vocab);
-  std::vector<DrawnToken> drawn;
-  std::vector<std::int64_t> ids;
-  for (std::size_t i = 0; i < texts.size(); ++i) {
+  const std::span<const float> logits =
+      at.has_last_chunk() ? executor_.cached_logits() : std::span<const float>();
+  std::vector<DrawnToken> drawn(texts.size());
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(cache_.rows));
+  for (std::size_t i = 0; i < texts.size() && !logits.empty(); ++i) {
     const Completion& completion = texts[i]->completion;
-    drawn.push_back(sampler_.sample(logits.subspan(i * vocab, vocab), texts[i]->tokens,
-                                    {.prompt = static_cast<std::uint32_t>(completion.prompt),
-                                     .sample = static_cast<std::uint32_t>(completion.sample),
-                                     .position = static_cast<std::uint32_t>(completion.tokens.size())}));
-    ids.push_back(drawn.back().id);
+    drawn[i] = sampler_.sample(logits.subspan(i * vocab, vocab), texts[i]->tokens,
+                               {.prompt = static_cast<std::uint32_t>(completion.prompt),
+                                .sample = static_cast<std::uint32_t>(completion.sample),
+                                .position = static_cast<std::uint32_t>(completion.tokens.size())});
+    ids[i] = drawn[i].id;
   }
   // The ranks of a group continue the same text, should their logits ever differ in the last bit.
-  if (drawn_ids_) {
-    ids.resize(static_cast<std::size_t>(cache_.rows));
-    ids = drawn_ids_->gather(ids);
+  if (drawn_ids_) ids = drawn_ids_->gather(ids);
+  if (drawn_tokens_) {
+    const auto rows = static_cast<std::size_t>(cache_.rows);
+    ids.resize(2 * rows);
+    for (std::size_t i = 0; i < drawn.size(); ++i)
+      ids[rows + i] = std::bit_cast<std::int32_t>(drawn[i].logprob);
+    const std::vector<std::int64_t> all = drawn_tokens_->gather(ids);
+    const auto last = all.begin() + at.last_stage() * std::ssize(ids);
+    ids.assign(last, last + std::ssize(ids));
+    for (std::size_t i = 0; i < drawn.size(); ++i)
+      drawn[i].logprob = std::bit_cast<float>(static_cast<std::int32_t>(ids[rows + i]));
   }
+  for (std::size_t i = 0; i < drawn.size(); ++i) drawn[i].id = static_cast<std::int32_t>(ids[i]);
+  return drawn;
+}
+
+void TextGenerator::draw(const std::vector<Text*>& texts) {
+  const std::vector<DrawnToken> drawn = sample(texts);
   for (std::size_t i = 0; i < texts.size(); ++i) {
     Text& text = *texts[i];
-    const auto id = static_cast<std::int32_t>(ids[i]);
+    const std::int32_t id = drawn[i].id;
     text.tokens.push_back(id);
     text.completion.tokens.push_back(id);
     text.completion.logprobs.push_back(drawn[i].logprob);

@@ -48,8 +48,8 @@ CacheConfig generation_cache(std::int64_t context, std::int64_t rows);
 /// `context` tokens. Returns the number of tokens dropped.
 std::int64_t dropped_tokens(std::int64_t size, std::int64_t context, bool is_prompt);
 
-/// For the ranks of one session. The ranks along the tensor axis get the same jobs, and those along the data
-/// axes their own.
+/// For the ranks of one session. The ranks along the tensor and pipeline axes get the same jobs, and those
+/// along the data axes their own.
 class TextGenerator {
  public:
   /// `program`'s cache is a `generation_cache`. The arguments must outlive the object.
@@ -89,6 +89,8 @@ class TextGenerator {
   void continue_some();
   void run_idle();
   void draw(const std::vector<Text*>& texts);
+  /// Samples the next tokens of `texts`; all ranks that continue them get the same.
+  std::vector<DrawnToken> sample(const std::vector<Text*>& texts);
   void finish(Text& text, Finish why);
   bool is_any_active();
 
@@ -100,9 +102,10 @@ class TextGenerator {
   const bool in_step_;  // all ranks run as many passes, because these communicate along the data axes
   Sampler sampler_;
   ValueGatherer active_ranks_;
-  std::optional<ValueGatherer> drawn_ids_;  // of the tensor ranks, if there are several
-  std::deque<Text> texts_;                  // of all jobs of a run
-  std::vector<Text*> active_;               // those that were continued last are last
+  std::optional<ValueGatherer> drawn_ids_;     // of the tensor ranks, if there are several
+  std::optional<ValueGatherer> drawn_tokens_;  // of the stages, if there are several
+  std::deque<Text> texts_;                     // of all jobs of a run
+  std::vector<Text*> active_;                  // those that were continued last are last
   std::vector<std::int32_t> free_rows_;
   const std::function<void(std::string_view)>* show_ = nullptr;
   bool has_dropped_ = false;

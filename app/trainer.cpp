@@ -9,10 +9,13 @@
 #include "app/command_line.hpp"
 #include "app/deck_changes.hpp"
 #include "app/model_state.hpp"
+#include "app/traced_schedule.hpp"
 #include "core/base/number_text.hpp"
 #include "io/report/chrome_trace.hpp"
 #include "parallel/gather_values.hpp"
 #include "parallel/plan/run_plan.hpp"
+#include "parallel/plan/unit_costs.hpp"
+#include "parallel/plan/unit_times.hpp"
 
 namespace mylos {
 
@@ -309,7 +312,16 @@ void Trainer::read_samples(std::int64_t step, std::int64_t first, std::span<std:
 }
 
 void Trainer::before(const Action& action) {
-  session_.recorder().set_phase(step_, name_of(action.kind));
+  const int stages = session_.grid().coordinates().extent(Axis::pipeline);
+  if (stages == 1) {
+    session_.recorder().set_phase(step_, name_of(action.kind));
+  } else {
+    std::array<char, 64> text{};
+    const auto end = fmt::format_to_n(
+        text.data(), text.size(), "stage {}, {}", session_.grid().coordinates().index(Axis::pipeline),
+        ActionText(action, is_message(action.kind) ? 0 : program_.schedule().chunks).view());
+    session_.recorder().set_phase(step_, {text.data(), std::min(end.size, text.size())});
+  }
   if (action.kind == ActionKind::step) start_pending_checkpoint();
   if (action.kind == ActionKind::forward) inject(action);
 }
@@ -319,8 +331,9 @@ void Trainer::after(const Action& action) {
 }
 
 void Trainer::inject(const Action& action) {
-  apply_fault(context_.fault.at(name_of(action.kind), step_), backend_, training_.state(),
-              session_.grid().group(loss_axes));
+  const Coordinates& at = session_.grid().coordinates();
+  apply_fault(context_.fault.at(name_of(action.kind), step_, action.micro_batch), backend_, training_.state(),
+              session_.grid().group(at.extent(loss_axes) > 1 ? loss_axes : all_axes));
 }
 
 StepObservation Trainer::observe() {
@@ -525,12 +538,23 @@ void Trainer::write_trace() {
   const std::vector<std::string> events = session_.gather(chrome_events(trace, session_.rank()));
   if (trace.num_lost() > 0)
     console_.warn(fmt::format("step {}: {} events did not fit into the trace", step_, trace.num_lost()));
+  const std::vector<std::string> unit_times = session_.gather(unit_times_text(trace));
+  const int stage = session_.grid().coordinates().index(Axis::pipeline);
+  const std::vector<std::string> rows =
+      session_.gather(json_of(traced_row(trace.events(), session_.rank(), stage)).dump());
   if (session_.rank() != 0) return;
-  StepProfile profile = profile_of(trace);
-  profile.step = step_;
+  TraceSummary summary{.profile = profile_of(trace)};
+  summary.profile.step = step_;
   try {
-    write_chrome_trace(context_.paths.trace(step_), events, profile);
-    console_.line(fmt::format("step {}: wrote {}", step_, context_.paths.trace(step_).string()));
+    const std::optional<std::vector<UnitCost>> units = with_times(unit_costs(config_), unit_times);
+    if (units && config_.parallel.pipeline > 1) summary.diagram = diagram_of(config_, *units, rows);
+    write_chrome_trace(context_.paths.trace(step_), events, summary);
+    std::string files = context_.paths.trace(step_).string();
+    if (units) {
+      write_text_file(context_.paths.units(step_), unit_profile_text(*units));
+      files += " and " + context_.paths.units(step_).string();
+    }
+    console_.line(fmt::format("step {}: wrote {}", step_, files));
   } catch (const Error& error) {
     console_.warn(fmt::format("step {}: no trace: {}", step_, error.what()));
   }

@@ -38,6 +38,14 @@ std::vector<std::int64_t> gather_values(ComputeBackend& backend, Communicator& g
   return ValueGatherer(backend, group, own.size()).gather(own);
 }
 
+std::vector<std::int64_t> values_of_last_chunk(ComputeBackend& backend, const ProcessGrid& grid,
+                                               const std::vector<std::int64_t>& own) {
+  if (grid.coordinates().extent(Axis::pipeline) == 1) return own;
+  const std::vector<std::int64_t> all = gather_values(backend, grid.group({Axis::pipeline}), own);
+  const auto first = all.begin() + grid.coordinates().last_stage() * std::ssize(own);
+  return {first, first + std::ssize(own)};
+}
+
 std::string agree_on_problem(ComputeBackend& backend, Communicator& world, std::string problem) {
   const std::vector<std::int64_t> lengths = gather_values(backend, world, {std::ssize(problem)});
   const auto lowest = std::ranges::find_if(lengths, [](std::int64_t length) { return length > 0; });

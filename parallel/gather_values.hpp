@@ -11,6 +11,7 @@
 #include "core/communication/communicator.hpp"
 #include "core/memory/device_buffer.hpp"
 #include "core/ops/compute_backend.hpp"
+#include "parallel/process_grid.hpp"
 
 namespace mylos {
 
@@ -37,6 +38,12 @@ class ValueGatherer {
   MemoryLedger ledger_;                 // not the run's: a few bytes
   std::optional<DeviceBuffer> buffer_;  // empty for one rank
 };
+
+/// Returns the values of the rank of the same pipeline that holds the model's last chunk, which knows the
+/// results of forward passes. Every rank passes the same number of values. Collective along the pipeline
+/// axis.
+std::vector<std::int64_t> values_of_last_chunk(ComputeBackend& backend, const ProcessGrid& grid,
+                                               const std::vector<std::int64_t>& own);
 
 /// Returns the problem of the lowest rank that has one, or "". Collective over `world`: a rank that has found
 /// nothing must not go on to a collective that the others never enter.

@@ -28,7 +28,14 @@ ProcessGrid::ProcessGrid(Communicator& world, const GridExtents& extents, std::s
                          TrafficCounter& counter, FlightRecorder* recorder, bool host_buffers, Trace* trace)
     : coordinates_(extents, world.size(), world.rank()) {
   for (const AxisSet axes : distinct(coordinates_, groups)) {
-    auto group = world.split(coordinates_.index(all_axes.without(axes)), coordinates_.index(axes));
+    int color = coordinates_.index(all_axes.without(axes));
+    if (axes.contains(Axis::embedding)) {
+      const AxisSet stage = all_axes.without({Axis::pipeline});
+      // A rank of neither end is alone.
+      const bool is_alone = coordinates_.extent(axes) == 1;
+      color = is_alone ? coordinates_.extent(stage) + world.rank() : coordinates_.index(stage);
+    }
+    auto group = world.split(color, coordinates_.index(axes));
     if (axes != AxisSet{}) {  // a group of one rank sends nothing
       const std::string name = label(coordinates_, axes);
       group = std::make_unique<CountedCommunicator>(std::move(group), name, counter, recorder, host_buffers);

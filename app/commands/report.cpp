@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "app/commands/commands.hpp"
 #include "app/run_state.hpp"
@@ -29,11 +30,11 @@ std::string last_of(const MetricsTable& table, const char* column, const char* f
   return fmt::format(fmt::runtime(format), found->second.back());
 }
 
-/// Returns the profile of the last step whose trace can be read; empty if there is none.
-StepProfile newest_profile(const RunPaths& paths) {
+/// Returns the summary of the last step whose trace can be read; empty if there is none.
+TraceSummary newest_summary(const RunPaths& paths) {
   const auto traces = traces_of(paths);
   for (auto trace = traces.rbegin(); trace != traces.rend(); ++trace) {
-    if (std::optional<StepProfile> profile = read_profile(trace->second)) return *std::move(profile);
+    if (std::optional<TraceSummary> summary = read_summary(trace->second)) return *std::move(summary);
     say(stderr, "warning: {} is not a whole trace; the report leaves it out\n", trace->second.string());
   }
   return {};
@@ -127,7 +128,9 @@ void write_report(IoThread& io, const RunPaths& paths, const std::filesystem::pa
       data.memory_bytes.emplace_back(name, column->second.back());
     }
   }
-  data.profile = newest_profile(paths);
+  TraceSummary traced = newest_summary(paths);
+  data.profile = std::move(traced.profile);
+  data.diagram = std::move(traced.diagram);
   write_output(output, html_report(data));
 }
 

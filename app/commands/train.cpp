@@ -13,11 +13,13 @@
 #include "app/commands/commands.hpp"
 #include "app/commands/report.hpp"
 #include "app/environment.hpp"
+#include "app/inference.hpp"
 #include "app/launch.hpp"
 #include "app/opened_model.hpp"
 #include "app/plan_files.hpp"
 #include "app/plan_text.hpp"
 #include "app/processors.hpp"
+#include "app/schedule_text.hpp"
 #include "app/setup.hpp"
 #include "app/shared_directory.hpp"
 #include "app/trainer.hpp"
@@ -28,6 +30,7 @@
 #include "core/base/say.hpp"
 #include "core/base/what_is_at.hpp"
 #include "io/tokens/bpe_tokenizer.hpp"
+#include "parallel/schedule/schedule_file.hpp"
 
 namespace mylos {
 
@@ -80,14 +83,29 @@ ModelConfig shape_to_continue(Deck deck, const std::string& path) {
   return is_whole ? shape : look_at_model(path).model;
 }
 
+/// The files that a dry run reads to make the schedule.
+std::vector<std::filesystem::path> inputs_of(const Setup& setup, const std::string& deck) {
+  std::vector<std::filesystem::path> inputs = {deck};
+  if (const std::string& file = setup.values.text("parallel.schedule_file"); !file.empty())
+    inputs.emplace_back(expand_path(file));
+  if (const std::string file = profile_of(setup.values); !file.empty()) inputs.emplace_back(file);
+  return inputs;
+}
+
 int dry_run(const CommandLine& line, const std::string& name) {
   const std::optional<std::string> restart = parse_restart(line);
   Setup setup = planned_setup(line, name, restart ? shape_to_continue : ShapeOfModel());
+  if (line.has("pass-times")) set_pass_times(setup.config, line.text("pass-times"));
+  std::filesystem::path list;
+  if (line.has("write-schedule")) list = output_file(line, "write-schedule", inputs_of(setup, name));
   std::vector<std::string> notes;
   note_past_end(setup, notes);
   for (const std::string& note : notes) say(stderr, "mylos: {}\n", note);
-  fmt::print("{}", plan_text(setup.config, plan_of(setup)));
+  const std::vector<RunPlan> plans = plans_of(setup);
+  fmt::print("{}", plan_text(setup.config, largest_of(plans)));
   if (line.flag("layout")) fmt::print("\n{}", layout_text(setup.config));
+  if (line.flag("schedule")) fmt::print("\n{}\n", simulation_text(setup.config, plans));
+  if (!list.empty()) write_output(list, schedule_text(passes_of_step(setup.config)));
   fmt::print("{}", files_text(setup, restart));
   if (std::fflush(stdout) != 0) fail(ExitCode::io, "the plan cannot be printed");
   return 0;
@@ -106,9 +124,13 @@ void reuse_choices(Setup& setup, const RunPaths& paths) {
     return entry != nullptr ? entry->value : std::string();
   };
   const ParallelLayout& layout = setup.config.parallel;
-  if (value("parallel.data") != std::to_string(layout.data)) return;
-  const std::string tensor = value("parallel.tensor");
-  if ((tensor.empty() ? "1" : tensor) != std::to_string(layout.tensor)) return;
+  const std::pair<const char*, std::int64_t> extents[] = {{"parallel.data", layout.data},
+                                                          {"parallel.tensor", layout.tensor},
+                                                          {"parallel.pipeline", layout.pipeline}};
+  for (const auto& [key, extent] : extents) {
+    const std::string text = value(key);
+    if ((text.empty() ? "1" : text) != std::to_string(extent)) return;
+  }
   const auto keep = [&](std::string& choice, PluginKind kind, const char* key) {
     const auto usable = setup.plugins.usable(kind);
     const bool offered =
@@ -301,6 +323,7 @@ std::string placement_text(const MpiRuntime& mpi, std::optional<std::int64_t> en
 
 void print_header(Console& console, const MpiRuntime& mpi, const Setup& setup, Session& session,
                   double peak_tflops) {
+  if (mpi.rank() > 0) return;  // the plans of all stages take a while
   const RunConfig& c = setup.config;
   const RunPlan plan = plan_of(setup);
   console.line(fmt::format("mylos: {} parameters, {} steps of {} tokens, {}, {:.3f} GB per rank",
@@ -329,10 +352,18 @@ std::vector<CommandOption> options() {
       {"dry-run", OptionKind::flag, "check the deck, print the plan and stop; needs no launcher"},
       {"ranks", OptionKind::integer,
        "with --dry-run: the number of ranks to plan for; by default parallel.data times "
-       "parallel.tensor, where 0 counts as 1"},
+       "parallel.tensor times parallel.pipeline, where 0 counts as 1"},
       {"ranks-per-node", OptionKind::integer,
        "with --dry-run: the number of ranks per node; by default all ranks are on one node"},
       {"layout", OptionKind::flag, "with --dry-run: also print what each rank holds, one line per rank"},
+      {"schedule", OptionKind::flag,
+       "with --dry-run: also print a simulated step: figures of each stage, makespan, bubble and a diagram"},
+      {"pass-times", OptionKind::text,
+       "with --dry-run: F,I,W, the times of a chunk's passes (forward, input and weight gradients) instead "
+       "of "
+       "the model's"},
+      {"write-schedule", OptionKind::text,
+       "with --dry-run: write the passes of a step to this file, for parallel.schedule_file or PyTorch"},
       {"progress", OptionKind::text, "how progress is shown on the console: auto, live, plain or none",
        "auto"},
   };
@@ -519,6 +550,8 @@ int run(const CommandLine& line) {
     fail(ExitCode::usage,
          "--ranks, --ranks-per-node and --layout are for --dry-run; for training, the launcher sets the "
          "number of ranks");
+  if (line.flag("schedule") || line.has("pass-times") || line.has("write-schedule"))
+    fail(ExitCode::usage, "--schedule, --pass-times and --write-schedule are for --dry-run");
   const LaunchTime launched;
   std::signal(SIGPIPE, SIG_IGN);  // the process that reads a long run's output may end first
   return with_mpi(start_timeout(line, deck_name),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/comm_nccl/nccl_communicator.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <thread>
@@ -74,6 +75,7 @@ class NcclRequest final : public RequestState {
   ~NcclRequest() override { communicator_.events_.give_back(end_); }
 
   void wait() override {
+    require_posted();
     const auto waiting = static_cast<cudaStream_t>(communicator_.compute_.native_stream());
     communicator_.check(cudaStreamWaitEvent(waiting, end_, 0), "cudaStreamWaitEvent");
   }
@@ -81,6 +83,7 @@ class NcclRequest final : public RequestState {
     while (!test()) std::this_thread::yield();
   }
   bool test() override {
+    require_posted();
     communicator_.wait_until_enqueued("NCCL");
     const cudaError_t status = cudaEventQuery(end_);
     if (status == cudaErrorNotReady) {
@@ -94,6 +97,12 @@ class NcclRequest final : public RequestState {
   cudaEvent_t end() const { return end_; }
 
  private:
+  /// Until its group ends, the event marks the beginning of a message.
+  void require_posted() const {
+    require(std::ranges::find(communicator_.posted_, end_) == communicator_.posted_.end(),
+            "messages that are posted together are awaited after end_messages");
+  }
+
   NcclCommunicator& communicator_;
   cudaEvent_t end_;
 };
@@ -157,9 +166,26 @@ Request NcclCommunicator::start(const CommCall& call) {
   check(cudaEventRecord(request->end(), callers), "cudaEventRecord");
   check(cudaStreamWaitEvent(own_stream_, request->end(), 0), "cudaStreamWaitEvent");
   check(post(call), name_of(call.operation));
+  if (posts_together_) {
+    posted_.push_back(request->end());
+    return Request(std::move(request));
+  }
   wait_until_enqueued(name_of(call.operation));
   check(cudaEventRecord(request->end(), own_stream_), "cudaEventRecord");
   return Request(std::move(request));
+}
+
+void NcclCommunicator::begin_messages() {
+  check(ncclGroupStart(), "ncclGroupStart");
+  posts_together_ = true;
+}
+
+void NcclCommunicator::end_messages() {
+  posts_together_ = false;
+  check(ncclGroupEnd(), "ncclGroupEnd");
+  wait_until_enqueued("ncclGroupEnd");
+  for (const cudaEvent_t end : posted_) check(cudaEventRecord(end, own_stream_), "cudaEventRecord");
+  posted_.clear();
 }
 
 ncclResult_t NcclCommunicator::post(const CommCall& call) {
@@ -224,6 +250,7 @@ void NcclCommunicator::barrier() {
 }
 
 std::unique_ptr<Communicator> NcclCommunicator::split(int color, int key) {
+  require(!posts_together_, "ranks are divided before begin_messages or after end_messages");
   ncclComm_t part = nullptr;
   ncclConfig_t config = not_blocking();
   check(ncclCommSplit(comm_, color, key, &part, &config), "ncclCommSplit");

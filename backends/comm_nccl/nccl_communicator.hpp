@@ -37,7 +37,7 @@ class NcclRequest;
 /// ExitCode::internal. Each rank needs its own GPU. The communicator is made collectively and used by one
 /// thread. Messages between two ranks match in the order in which they are posted, whatever their tags. NCCL
 /// runs posted operations one after the other. Two ranks that send to each other at the same time must
-/// therefore use an all-to-all, whose messages are one NCCL group.
+/// therefore post these messages together, or use an all-to-all: either is one NCCL group.
 class NcclCommunicator final : public CallCommunicator {
  public:
   /// Joins all ranks of `bootstrap`, which carries NCCL's id. Operations are ordered with the queue of
@@ -49,6 +49,8 @@ class NcclCommunicator final : public CallCommunicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
+  void begin_messages() override;
+  void end_messages() override;
   void barrier() override;
   std::unique_ptr<Communicator> split(int color, int key) override;
   [[noreturn]] void abort(ExitCode code, const std::string& message) override;
@@ -75,6 +77,8 @@ class NcclCommunicator final : public CallCommunicator {
   cudaStream_t own_stream_ = nullptr;
   void* barrier_word_ = nullptr;
   EventPool events_;
+  bool posts_together_ = false;
+  std::vector<cudaEvent_t> posted_;  // the ends of the messages of the open group
   int rank_ = 0;
   int size_ = 0;
 };

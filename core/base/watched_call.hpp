@@ -15,8 +15,9 @@ enum class CallKind : std::uint64_t {
   io,           ///< a file system
   agreement,    ///< other ranks, which may be busy with their files
   computation,  ///< a compute backend; of the calls that overlap, only the first is noted
+  message,      ///< the other end of a message, once this end waits for it
 };
-inline constexpr std::size_t num_call_kinds = 4;
+inline constexpr std::size_t num_call_kinds = 5;
 
 /// Receives the watched calls of all threads.
 class CallObserver {

@@ -86,6 +86,10 @@ class Communicator {
                                std::span<const std::int64_t> recv_counts) = 0;
   virtual Request send(TensorRef buffer, int peer, int tag) = 0;
   virtual Request recv(TensorRef buffer, int peer, int tag) = 0;
+  /// The messages posted between these calls are posted together: none of them waits for another to be met.
+  /// For backends whose messages otherwise meet one after another. Messages are awaited after end_messages.
+  virtual void begin_messages() {}
+  virtual void end_messages() {}
   /// Blocks the host until every rank has called it.
   virtual void barrier() = 0;
 

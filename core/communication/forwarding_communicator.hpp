@@ -100,6 +100,8 @@ class ForwardingCommunicator : public CallCommunicator {
   int rank() const override { return next_->rank(); }
   int size() const override { return next_->size(); }
 
+  void begin_messages() override { next_->begin_messages(); }
+  void end_messages() override { next_->end_messages(); }
   void barrier() override { next_->barrier(); }
   void progress() override { next_->progress(); }
   Window allocate(std::size_t bytes) override { return next_->allocate(bytes); }

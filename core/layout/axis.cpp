@@ -9,7 +9,7 @@ std::string name_of(AxisSet axes) {
   if (axes == all_axes) return "world";
   const bool data = axes.contains(Axis::shard) && axes.contains(Axis::replicate);
   std::string name;
-  for (int i = 0; i < num_axes; ++i) {
+  for (int i = 0; i <= num_axes; ++i) {
     const auto axis = static_cast<Axis>(i);
     if (!axes.contains(axis) || (data && axis == Axis::shard)) continue;
     if (!name.empty()) name += '+';
@@ -19,8 +19,13 @@ std::string name_of(AxisSet axes) {
 }
 
 Coordinates::Coordinates(const GridExtents& extents, int world_size, int rank)
-    : extents_{extents.tensor, extents.context,   extents.expert,
-               extents.shard,  extents.replicate, extents.pipeline} {
+    : extents_{extents.tensor,
+               extents.context,
+               extents.expert,
+               extents.shard,
+               extents.replicate,
+               extents.pipeline,
+               1} {
   std::int64_t needed = 1;
   for (const int extent : extents_) {
     if (extent < 1)
@@ -38,11 +43,17 @@ Coordinates::Coordinates(const GridExtents& extents, int world_size, int rank)
     indices_[i] = rank % extents_[i];
     rank /= extents_[i];
   }
+  last_stage_ = extents.last_stage < 0 ? extents.pipeline - 1 : extents.last_stage;
+  ends_are_apart_ = extents.first_stage != last_stage_;
+  if (ends_are_apart_ && (index(Axis::pipeline) == extents.first_stage || has_last_chunk())) {
+    extents_.back() = 2;
+    indices_.back() = has_last_chunk() ? 1 : 0;
+  }
 }
 
 int Coordinates::extent(AxisSet axes) const {
   int product = 1;
-  for (int i = 0; i < num_axes; ++i) {
+  for (int i = 0; i <= num_axes; ++i) {
     if (axes.contains(static_cast<Axis>(i))) product *= extent(static_cast<Axis>(i));
   }
   return product;
@@ -51,7 +62,7 @@ int Coordinates::extent(AxisSet axes) const {
 int Coordinates::index(AxisSet axes) const {
   int position = 0;
   int stride = 1;
-  for (int i = 0; i < num_axes; ++i) {
+  for (int i = 0; i <= num_axes; ++i) {
     const auto axis = static_cast<Axis>(i);
     if (!axes.contains(axis)) continue;
     position += stride * index(axis);
@@ -62,9 +73,10 @@ int Coordinates::index(AxisSet axes) const {
 
 AxisSet Coordinates::used_axes() const {
   AxisSet used;
-  for (int i = 0; i < num_axes; ++i) {
+  for (int i = 0; i <= num_axes; ++i) {
     if (extent(static_cast<Axis>(i)) > 1) used = used.with({static_cast<Axis>(i)});
   }
+  if (ends_are_apart_) used = used.with({Axis::embedding});
   return used;
 }
 

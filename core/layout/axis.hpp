@@ -13,12 +13,22 @@ namespace mylos {
 
 /// The axes in rank order, the fastest-varying first. A group along the tensor axis therefore consists of
 /// consecutive ranks, which usually share a node.
-enum class Axis : std::uint8_t { tensor, context, expert, shard, replicate, pipeline };
+enum class Axis : std::uint8_t {
+  tensor,
+  context,
+  expert,
+  shard,
+  replicate,
+  pipeline,
+  /// No axis of the grid: of the ranks along the pipeline axis, those with the first and with the last chunk
+  /// of the model, which both hold a tied matrix (Megatron-LM's embedding group).
+  embedding,
+};
 inline constexpr int num_axes = 6;
 
 constexpr std::string_view name_of(Axis axis) {
-  constexpr std::array<std::string_view, num_axes> names = {"tensor", "context",   "expert",
-                                                            "shard",  "replicate", "pipeline"};
+  constexpr std::array<std::string_view, num_axes + 1> names = {"tensor",    "context",  "expert",   "shard",
+                                                                "replicate", "pipeline", "embedding"};
   return names[static_cast<std::size_t>(axis)];
 }
 
@@ -62,6 +72,9 @@ struct GridExtents {
   int pipeline = 1;
   int expert = 1;
   int context = 1;
+  // The stages with the first and the last chunk of the model.
+  int first_stage = 0;
+  int last_stage = -1;  ///< -1: the last one
 };
 
 /// A rank's place in the grid: rank = tensor + T (context + C (expert + E (shard + S (replicate + R
@@ -77,14 +90,21 @@ class Coordinates {
   int index(Axis axis) const { return indices_[static_cast<std::size_t>(axis)]; }
   /// Returns the number of ranks that differ from this rank along `axes` only, this rank included.
   int extent(AxisSet axes) const;
+  /// Whether the first and the last chunk of the model lie on different ranks.
+  bool ends_are_apart() const { return ends_are_apart_; }
+  /// The stage with the last chunk, and whether this rank is on it.
+  int last_stage() const { return last_stage_; }
+  bool has_last_chunk() const { return index(Axis::pipeline) == last_stage_; }
   /// Returns the position of this rank among the ranks that `extent(axes)` counts, in rank order.
   int index(AxisSet axes) const;
-  /// Returns the axes that have more than one rank.
+  /// Returns the axes that have more than one rank, and Axis::embedding if some ranks have such a group.
   AxisSet used_axes() const;
 
  private:
-  std::array<int, num_axes> extents_{};
-  std::array<int, num_axes> indices_{};
+  std::array<int, num_axes + 1> extents_{};
+  std::array<int, num_axes + 1> indices_{};
+  bool ends_are_apart_ = false;
+  int last_stage_ = 0;
 };
 
 }  // namespace mylos

@@ -118,11 +118,14 @@ ParameterTable ParameterTable::local(const Coordinates& coordinates, const Tenso
     parameter.parts = parameter.copies = parameter.twins = 1;
     parameter.twin = 0;
     for (int i = 0; i < num_axes; ++i) {
-      const auto axis = static_cast<Axis>(i);
-      const int parts = coordinates.extent(axis);
+      auto axis = static_cast<Axis>(i);
       const Placement placement = parameter.along(axis);
+      if (axis == Axis::pipeline) {
+        if (!parameter.is_on_both_ends()) continue;  // other stages hold other units
+        axis = Axis::embedding;
+      }
+      const int parts = coordinates.extent(axis);
       if (placement.kind != Placement::Kind::split) {
-        if (axis == Axis::pipeline) continue;  // other stages hold other units
         parameter.copies *= parts;
         if (placement.kind == Placement::Kind::partial) continue;
         parameter.twin += parameter.twins * coordinates.index(axis);
@@ -205,8 +208,10 @@ ParameterTable ParameterTable::only(const std::set<int>& units) const {
 Piece Piece::share() const {
   constexpr std::int64_t grain = std::int64_t{1} << 16U;
   const std::int64_t grains = (count + grain - 1) / grain;
-  // A piece of at most one grain goes to a single twin. `turn` spreads such pieces over the twins.
-  const std::int64_t turn = parameter.unit + parameter.offset / ParameterTable::alignment;
+  // A piece of at most one grain goes to a single twin. `turn`, which all twins agree on, spreads such pieces
+  // over them.
+  const std::string& name = parameter.name;
+  const std::int64_t turn = std::accumulate(name.begin(), name.end(), std::int64_t{0});
   const std::int64_t place = (parameter.twin + turn) % parameter.twins;
   const std::int64_t first = std::min(count, grains * place / parameter.twins * grain);
   const std::int64_t end = std::min(count, grains * (place + 1) / parameter.twins * grain);

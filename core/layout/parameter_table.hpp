@@ -43,7 +43,9 @@ struct Parameter {
   std::vector<std::int64_t> shape;  ///< of the whole weight, row-major, without padding
   /// The shape of the whole weight with some dimensions split into several: (C, 3C) as (C, 3, H, D).
   std::vector<Dimension> view;
-  std::array<Placement, num_axes> placement{};  ///< by axis; of no meaning along the pipeline axis
+  /// By axis. Along the pipeline axis, `summed` means on the stages with the first and the last chunk, and
+  /// anything else on one stage.
+  std::array<Placement, num_axes> placement{};
   /// The total number of rows that the parts of the weight have in memory is a multiple of this.
   std::int64_t row_multiple = 1;
   bool decay = false;    ///< subject to weight decay: two or more dimensions
@@ -59,12 +61,14 @@ struct Parameter {
   int parts = 1;                 ///< ranks among which the weight is split
   int copies = 1;                ///< ranks that hold the same part
   /// Copies that are updated with the same gradient: those of ranks that differ only along axes of
-  /// Kind::replicated and Kind::summed, except the pipeline axis.
+  /// Kind::replicated and Kind::summed.
   int twins = 1;
   int twin = 0;  ///< this rank's number among its twins
 
   Placement along(Axis axis) const { return placement[static_cast<std::size_t>(axis)]; }
   bool is_split(Axis axis) const { return along(axis).kind == Placement::Kind::split; }
+  /// Whether first and last chunk both use the weight: a tied matrix.
+  bool is_on_both_ends() const { return along(Axis::pipeline).kind == Placement::Kind::summed; }
   std::vector<std::int64_t> view_shape() const;
   /// Returns the number of elements of the part without padding; these come first in memory.
   std::int64_t size() const { return box.size(); }

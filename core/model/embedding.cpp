@@ -10,7 +10,6 @@ Embedding::Embedding(const ModelConfig& model, const ParameterTable& table)
     : dropout_(model.dropout), wte_(table.find("wte.weight")), wpe_(table.find("wpe.weight")) {}
 
 void Embedding::declare(ParameterTable& table, const ModelConfig& model) {
-  add_token_matrix(table, model, "wte.weight");
   table.add("wpe.weight", {model.context, model.width}, {{"context", model.context}, {"width", model.width}},
             Initialisation::normal, initial_stddev);
 }

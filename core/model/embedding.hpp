@@ -9,7 +9,7 @@ namespace mylos {
 class Embedding final : public Block {
  public:
   Embedding(const ModelConfig& model, const ParameterTable& table);
-  /// Adds the block's parameters to the last unit of `table`.
+  /// Adds the block's parameters to the last unit of `table`, except the token matrix.
   static void declare(ParameterTable& table, const ModelConfig& model);
 
   static std::string block_name() { return "embedding"; }

@@ -63,23 +63,16 @@ class ProgramRecorder {
     std::vector<ChunkPrograms> chunks;
     for (int chunk = 0; chunk < config_.cuts.chunks; ++chunk)
       chunks.push_back(is_held(chunk) ? record(chunk) : ChunkPrograms());
-    const bool is_whole = head_ && std::ssize(blocks_) == num_blocks();
-    Program evaluate;
-    if (is_whole) evaluate = whole_forward({.shape = config_.shape}, true);
-    std::vector<Program> cached;
-    for (const CachedPass& pass : config_.cache.passes) {
-      cached.emplace_back();
-      if (!is_whole) continue;
-      const BatchShape shape{.batch = pass.texts, .seq = pass.tokens, .dtype = config_.shape.dtype};
-      cached.back() =
-          whole_forward({.shape = shape, .prefix = prefix_of(pass), .cached = &pass}, pass.has_losses);
+    for (int chunk = 0; chunk < config_.cuts.chunks; ++chunk) {
+      if (is_held(chunk)) record_inference(chunk, chunks[static_cast<std::size_t>(chunk)]);
     }
     analyse_backward(chunks);
-    std::vector<Program*> others = {&evaluate};
-    for (Program& program : cached) others.push_back(&program);
-    for (ChunkPrograms& chunk : chunks) others.push_back(&chunk.forward);
-    for (Program*& program : others) analyse({&program, 1}, storages_.all(), table_);
-    return {std::move(storages_), std::move(chunks), std::move(evaluate), std::move(cached)};
+    for (ChunkPrograms& chunk : chunks) {
+      std::vector<Program*> others = {&chunk.forward, &chunk.evaluate};
+      for (ChunkForward& cached : chunk.cached) others.push_back(&cached.program);
+      for (Program*& program : others) analyse({&program, 1}, storages_.all(), table_);
+    }
+    return {std::move(storages_), std::move(chunks)};
   }
 
  private:
@@ -109,23 +102,26 @@ class ProgramRecorder {
     return index == 0 ? TensorRef() : activation(training_, "gradient after " + name_of_block(index - 1));
   }
 
+  int first_block(int chunk) const { return config_.cuts.first_block(model_, chunk); }
+  bool is_last(int chunk) const { return chunk + 1 == config_.cuts.chunks; }
+
   ChunkPrograms record(int chunk) {
-    const int first = config_.cuts.first_block(model_, chunk);
-    const int end = config_.cuts.first_block(model_, chunk + 1);
-    const bool is_last = chunk + 1 == config_.cuts.chunks;
+    const int first = first_block(chunk);
+    const int end = first_block(chunk + 1);
     ChunkPrograms programs;
     programs.forward = forward(training_, first, end);
-    programs.backward.push_back(backward(programs.forward, first, end, is_last));
+    programs.backward.push_back(backward(programs.forward, first, end, is_last(chunk)));
     programs.input = place_of(residual(first)).storage;
     programs.input_gradient = place_of(gradient(first)).storage;
-    if (!is_last) {
+    if (!is_last(chunk)) {
       programs.output = place_of(residual(end)).storage;
       programs.output_gradient = place_of(gradient(end)).storage;
     }
+    std::set<int> wanted = {Storages::guard_input_storage};
+    for (int i = std::max(first, 1); i <= end; ++i) wanted.insert(place_of(gradient(i)).storage);
+    find_deferrable(programs.backward.front(), storages_.all(), wanted);
     if (config_.splits_backward) {
-      std::set<int> wanted = {Storages::guard_input_storage};
-      for (int i = std::max(first, 1); i <= end; ++i) wanted.insert(place_of(gradient(i)).storage);
-      SplitProgram parts = split(programs.backward.front(), storages_.all(), wanted);
+      SplitProgram parts = split(programs.backward.front());
       programs.backward = {std::move(parts.input), std::move(parts.weight)};
     }
     return programs;
@@ -141,17 +137,32 @@ class ProgramRecorder {
     return program;
   }
 
-  /// Records the forward pass of all blocks and the losses, or else the logits after the last tokens.
-  Program whole_forward(const PassConfig& pass, bool has_losses) {
-    const int end = num_blocks();
-    Program program = forward(pass, 0, end);
-    Recorder run = recorder(pass, end, program.entries);
+  /// Records the forward pass of a chunk and, with the head, the losses, or else the logits after the last
+  /// tokens.
+  ChunkForward forward_of(int chunk, const PassConfig& pass, bool has_losses) {
+    const int end = first_block(chunk + 1);
+    ChunkForward forward_pass{.program = forward(pass, first_block(chunk), end)};
+    forward_pass.input = place_of(residual(pass, first_block(chunk))).storage;
+    if (!is_last(chunk)) {
+      forward_pass.output = place_of(residual(pass, end)).storage;
+      return forward_pass;
+    }
+    Recorder run = recorder(pass, end, forward_pass.program.entries);
     if (has_losses) {
       head_->forward(run, residual(pass, end), {});
     } else {
       head_->last_logits(run, residual(pass, end));
     }
-    return program;
+    return forward_pass;
+  }
+
+  void record_inference(int chunk, ChunkPrograms& programs) {
+    programs.evaluate = forward_of(chunk, {.shape = config_.shape}, true).program;
+    for (const CachedPass& pass : config_.cache.passes) {
+      const BatchShape shape{.batch = pass.texts, .seq = pass.tokens, .dtype = config_.shape.dtype};
+      programs.cached.push_back(
+          forward_of(chunk, {.shape = shape, .prefix = prefix_of(pass), .cached = &pass}, pass.has_losses));
+    }
   }
 
   Program backward(const Program& forward, int first, int end, bool has_head) {

@@ -10,7 +10,14 @@
 
 namespace mylos {
 
-/// The training programs of some consecutive blocks. The last chunk also has the head.
+/// A forward pass through a chunk, between storages of the residual stream.
+struct ChunkForward {
+  Program program;
+  int input = -1;   ///< before the chunk; -1 for the first
+  int output = -1;  ///< after the chunk; -1 for the last
+};
+
+/// The programs of some consecutive blocks. The last chunk also has the head.
 struct ChunkPrograms {
   Program forward;
   /// Computes the gradients and, with the head, the losses and their sum. Recomputes the tensors that were
@@ -21,14 +28,15 @@ struct ChunkPrograms {
   /// Storages of the gradients of the loss with respect to input and output.
   int input_gradient = -1;
   int output_gradient = -1;
+  /// The forward pass without gradients, between the same storages; with the head also losses, and which
+  /// predictions are correct.
+  Program evaluate;
+  std::vector<ChunkForward> cached;  ///< by CacheConfig::passes
 };
 
 struct ModelPrograms {
   Storages storages;
   std::vector<ChunkPrograms> chunks;  ///< empty programs for chunks that are not held
-  /// Without operations if the rank does not hold all chunks.
-  Program evaluate;             ///< losses, and which predictions are correct
-  std::vector<Program> cached;  ///< by CacheConfig::passes
 };
 
 /// The prefix of the names of the activations of a pass over the cache.

@@ -7,9 +7,11 @@
 
 namespace mylos {
 
-ParameterTable parameters_of(const ModelConfig& model) {
+ParameterTable parameters_of(const ModelConfig& model, bool ends_are_apart) {
   ParameterTable table;
+  const bool has_tied_unit = model.tied && ends_are_apart;
   table.begin_unit("embedding");
+  if (!has_tied_unit) add_token_matrix(table, model, "wte.weight");
   Embedding::declare(table, model);
   for (std::int64_t layer = 0; layer < model.layers; ++layer) {
     table.begin_unit(fmt::format("block {}", layer));
@@ -17,13 +19,18 @@ ParameterTable parameters_of(const ModelConfig& model) {
   }
   table.begin_unit("head");
   LmHead::declare(table, model);
+  if (has_tied_unit) {
+    table.begin_unit("tied matrix");
+    add_token_matrix(table, model, "wte.weight");
+  }
   table.lay_out();
   return table;
 }
 
 int ModelCuts::first_block(const ModelConfig& model, int chunk) const {
   const auto blocks = static_cast<int>(model.layers) + 1;
-  if (chunk == 0 || chunk == chunks || places.empty()) return blocks * chunk / chunks;
+  if (chunk == chunks) return blocks;
+  if (chunk == 0 || places.empty()) return (blocks + 1) * chunk / chunks;  // the head counts as a block
   return places[static_cast<std::size_t>(chunk) - 1];
 }
 
@@ -42,6 +49,7 @@ void add_token_matrix(ParameterTable& table, const ModelConfig& model, const std
   Parameter& matrix =
       table.add(name, {model.vocab, model.width}, {{vocab_dimension, model.vocab}, {"width", model.width}},
                 Initialisation::normal, initial_stddev);
+  if (model.tied) matrix.placement[static_cast<std::size_t>(Axis::pipeline)].kind = Placement::Kind::summed;
   matrix.row_multiple = model.vocab_multiple;
   matrix.padded_rows = model.padded_vocab();
 }

@@ -14,9 +14,10 @@ namespace mylos {
 /// Standard deviation of the initial weights (Radford et al., 2018, section 4.1).
 inline constexpr float initial_stddev = 0.02F;
 
-/// Returns the parameters of the whole model. Unit 0 is the embedding, unit 1 + l is block l, the last unit
-/// is the head. If the model is tied, the head owns no matrix.
-ParameterTable parameters_of(const ModelConfig& model);
+/// Returns the parameters of the whole model. Unit 0 is the embedding, unit 1 + l is block l, unit L + 1 is
+/// the head. If the model is tied, the head owns no matrix; if the two ends of the model also lie on
+/// different ranks, the matrix is a unit of its own, L + 2, which both ends have.
+ParameterTable parameters_of(const ModelConfig& model, bool ends_are_apart = false);
 
 /// How the blocks of a model are divided into chunks: block 0 is the embedding, block 1 + l is transformer
 /// block l; the head goes with the last chunk.

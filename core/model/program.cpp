@@ -202,9 +202,7 @@ std::int64_t bytes_of(const Entry& entry) {
   return bytes;
 }
 
-SplitProgram split(const Program& backward, const std::vector<Storage>& storages,
-                   const std::set<int>& wanted) {
-  SplitProgram parts;
+void find_deferrable(Program& backward, const std::vector<Storage>& storages, const std::set<int>& wanted) {
   std::set<int> needed = wanted;  // wanted, or read by the entries of the input part
   std::set<int> overwritten;      // written by the entries of the input part, except gradients
   for (auto entry = backward.entries.rbegin(); entry != backward.entries.rend(); ++entry) {
@@ -214,14 +212,17 @@ SplitProgram split(const Program& backward, const std::vector<Storage>& storages
     };
     const bool is_needed = std::ranges::any_of(
         writes, [&](int storage) { return !is_gradient(storage) && needed.contains(storage); });
-    const bool is_overwritten = intersect(reads, overwritten);
-    (is_needed || is_overwritten ? parts.input : parts.weight).entries.push_back(*entry);
-    if (!is_needed && !is_overwritten) continue;
+    entry->is_deferrable = !is_needed && !intersect(reads, overwritten);
+    if (entry->is_deferrable) continue;
     needed.insert(reads.begin(), reads.end());
     std::ranges::copy_if(writes, std::inserter(overwritten, overwritten.end()), std::not_fn(is_gradient));
   }
-  std::ranges::reverse(parts.input.entries);
-  std::ranges::reverse(parts.weight.entries);
+}
+
+SplitProgram split(const Program& backward) {
+  SplitProgram parts;
+  for (const Entry& entry : backward.entries)
+    (entry.is_deferrable ? parts.weight : parts.input).entries.push_back(entry);
   return parts;
 }
 

@@ -167,6 +167,8 @@ struct Entry {
 
   /// Gradients to which this entry is the last to contribute, ordered by unit and place in the unit.
   std::vector<GradientRange> completes{};
+  /// Of a backward pass: whether only the gradients of weights need it (SplitProgram::weight).
+  bool is_deferrable = false;
 };
 
 /// Calls visit(place, access) for each operand that an entry has.
@@ -237,10 +239,11 @@ void analyse(std::span<Program* const> programs, const std::vector<Storage>& sto
 struct SplitProgram {
   Program input, weight;
 };
-/// Splits a backward pass that has not been analysed. After the pass, only the gradients of weights and the
-/// storages `wanted` are used.
-SplitProgram split(const Program& backward, const std::vector<Storage>& storages,
-                   const std::set<int>& wanted);
+/// Finds the deferrable entries of a backward pass that has not been analysed. After the pass, only the
+/// gradients of weights and the storages `wanted` are used.
+void find_deferrable(Program& backward, const std::vector<Storage>& storages, const std::set<int>& wanted);
+/// Splits a backward pass whose deferrable entries were found.
+SplitProgram split(const Program& backward);
 
 /// The memory of a storage in one replay of a program.
 struct Bound {

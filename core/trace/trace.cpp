@@ -20,7 +20,15 @@ std::string TraceEvent::label() const {
 Trace::Scope::Scope(Trace& trace, std::string_view name, TraceKind kind, LinearShape shape, const char* by)
     : trace_(trace), records_(trace.on_) {
   trace_.backend_.begin_range(name.data());  // a literal, so it is null-terminated
-  if (records_) event_ = {.name = name, .kind = kind, .shape = shape, .by = by, .begin = trace_.now()};
+  if (!records_) return;
+  event_ = {.name = name,
+            .kind = kind,
+            .shape = shape,
+            .by = by,
+            .begin = trace_.now(),
+            .micro_batch = trace_.micro_batch_,
+            .chunk = trace_.chunk_,
+            .entry = trace_.entry_};
 }
 
 Trace::Scope::~Scope() {

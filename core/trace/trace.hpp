@@ -39,6 +39,10 @@ struct TraceEvent {
   const char* by = nullptr;  ///< the backend that ran the operation, or the axes of the communicator
   std::int64_t begin = 0;    ///< nanoseconds since `Trace::start`
   std::int64_t end = 0;
+  // Of passes and what they contain, else -1.
+  int micro_batch = -1;
+  int chunk = -1;
+  const void* entry = nullptr;  ///< of a program (Entry), whose operation it is; else null
 
   /// Returns, for example, "read_samples", "adamw (kokkos)", "linear_forward 768x2304 (onednn)" or
   /// "all_reduce wait (data)".
@@ -88,6 +92,14 @@ class Trace {
     return {*this, name, kind, shape, by};
   }
 
+  /// Events that begin from now on belong to a pass, or to an entry of the pass.
+  void set_pass(int micro_batch, int chunk) {
+    micro_batch_ = micro_batch;
+    chunk_ = chunk;
+    entry_ = nullptr;
+  }
+  void set_entry(const void* entry) { entry_ = entry; }
+
   /// Returns the events in the order in which they ended.
   std::span<const TraceEvent> events() const { return events_; }
   /// Returns the number of events for which there was no room.
@@ -102,6 +114,9 @@ class Trace {
   std::chrono::steady_clock::time_point origin_;
   std::size_t most_events_ = 0;
   std::int64_t num_lost_ = 0;
+  int micro_batch_ = -1;
+  int chunk_ = -1;
+  const void* entry_ = nullptr;
   bool on_ = false;
 };
 

@@ -16,7 +16,7 @@ namespace {
 constexpr std::array<std::string_view, num_trace_kinds> thread_names = {"phases", "compute", "communication",
                                                                         "data"};
 
-/// The profile is the first line, so that it is found without reading the events of all ranks.
+/// The summary is the first line, so that it is found without reading the events of all ranks.
 constexpr std::string_view summary_opening = R"({"otherData":)";
 
 TraceKind kind_named(const std::string& name) {
@@ -41,16 +41,20 @@ std::string chrome_events(const Trace& trace, int rank) {
   for (const TraceEvent& event : trace.events()) {
     fmt::format_to(end,
                    ",\n"
-                   R"({{"name":"{}","cat":"{}","ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f}}})",
+                   R"({{"name":"{}","cat":"{}","ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f})",
                    event.label(), name_of(event.kind), rank, static_cast<int>(event.kind),
                    1e-3 * static_cast<double>(event.begin),
                    1e-3 * static_cast<double>(event.end - event.begin));
+    if (event.micro_batch >= 0)
+      fmt::format_to(end, R"(,"args":{{"micro_batch":{},"chunk":{}}})", event.micro_batch, event.chunk);
+    out += '}';
   }
   return out;
 }
 
 void write_chrome_trace(const std::filesystem::path& file, std::span<const std::string> events,
-                        const StepProfile& profile) {
+                        const TraceSummary& summary) {
+  const auto& [profile, diagram] = summary;
   std::vector<Json> operations;
   for (const OperationTime& operation : profile.operations) {
     operations.push_back(Json::object({{"label", operation.label},
@@ -58,29 +62,32 @@ void write_chrome_trace(const std::filesystem::path& file, std::span<const std::
                                        {"calls", operation.calls},
                                        {"seconds", operation.seconds}}));
   }
-  const Json summary = Json::object(
-      {{"step", profile.step}, {"seconds", profile.seconds}, {"operations", Json::array(operations)}});
+  std::vector<Json::Member> members = {
+      {"step", profile.step}, {"seconds", profile.seconds}, {"operations", Json::array(operations)}};
+  if (!diagram.ranks.empty()) members.emplace_back("diagram", json_of(diagram));
   write_text_file(file, fmt::format("{}{},\n\"displayTimeUnit\":\"ms\",\n\"traceEvents\":[\n{}\n]}}\n",
-                                    summary_opening, summary.dump(), join(events, ",\n")));
+                                    summary_opening, Json::object(members).dump(), join(events, ",\n")));
 }
 
-std::optional<StepProfile> read_profile(const std::filesystem::path& file) {
+std::optional<TraceSummary> read_summary(const std::filesystem::path& file) {
   std::ifstream stream(file);
   std::string line;
   if (!std::getline(stream, line) || !line.starts_with(summary_opening) || !line.ends_with(','))
     return std::nullopt;
   line.pop_back();
   try {
-    const Json summary = Json::parse(line.substr(summary_opening.size()));
-    StepProfile profile{
-        .step = summary.integer("step"), .seconds = summary.real("seconds"), .operations = {}};
-    for (const Json& operation : summary.elements("operations")) {
-      profile.operations.push_back({.label = operation.text("label"),
-                                    .kind = kind_named(operation.text("kind")),
-                                    .calls = operation.integer("calls"),
-                                    .seconds = operation.real("seconds")});
+    const Json json = Json::parse(line.substr(summary_opening.size()));
+    TraceSummary summary;
+    summary.profile.step = json.integer("step");
+    summary.profile.seconds = json.real("seconds");
+    for (const Json& operation : json.elements("operations")) {
+      summary.profile.operations.push_back({.label = operation.text("label"),
+                                            .kind = kind_named(operation.text("kind")),
+                                            .calls = operation.integer("calls"),
+                                            .seconds = operation.real("seconds")});
     }
-    return profile;
+    if (json.has("diagram")) summary.diagram = parse_diagram(json.at("diagram"));
+    return summary;
   } catch (const Error&) {
     return std::nullopt;
   }

@@ -13,6 +13,7 @@
 #include <fmt/chrono.h>
 #include <fmt/core.h>
 
+#include "io/report/html_diagram.hpp"
 #include "io/report/html_plot.hpp"
 
 namespace mylos {
@@ -538,7 +539,7 @@ std::string html_report(const ReportData& data) {
   out +=
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\n"
       "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"/>\n<title>";
-  out += escape(data.title) + " – mylos</title>\n<style>" + std::string(style) +
+  out += escape(data.title) + " – mylos</title>\n<style>" + std::string(style) + std::string(diagram_style) +
          "</style></head>\n<body>\n<header><h1>" + escape(data.title) + "</h1>";
   for (const auto& [name, value] : data.facts) {
     if (name == "status") out += R"(<span class="pill">)" + escape(value) + "</span>";
@@ -549,6 +550,7 @@ std::string html_report(const ReportData& data) {
   write_memory(out, data);
   write_phases(out, data);
   write_traffic(out, data);
+  write_diagram(out, data.diagram, data.profile.step);
   write_operations(out, data);
   write_facts(out, data);
   out += R"(<details class="card wide"><summary>Input deck</summary><pre>)" + escape(data.deck_text) +

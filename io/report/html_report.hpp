@@ -9,6 +9,7 @@
 
 #include "core/trace/trace.hpp"
 #include "io/metrics/metrics.hpp"
+#include "io/report/step_diagram.hpp"
 
 namespace mylos {
 
@@ -30,7 +31,8 @@ struct ReportData {
   /// Names and values that describe the run and the machine. "status" is shown next to the title.
   std::vector<std::pair<std::string, std::string>> facts;
   std::vector<std::pair<std::string, double>> memory_bytes;  ///< categories and their bytes, of rank 0
-  StepProfile profile;  ///< a traced step of rank 0; without operations if no step was traced
+  StepProfile profile;    ///< a traced step of rank 0; without operations if no step was traced
+  StepDiagram diagram{};  ///< of the step of `profile`; without ranks if it has one stage
 };
 
 /// The content of the file: HTML that is also well-formed XML, in UTF-8. Curves are thinned to at most

@@ -36,7 +36,8 @@ std::map<AxisSet, std::vector<Collective>> collectives_of(const RankProgram& pro
                                    call->payload_bytes, name_of(call->dtype), call->peer, times, pass);
     // Ranks of one stage have their sums at the same place.
     const Place place = place_of(call_of(entry)->call.output);
-    if (call->operation == CommOperation::all_reduce && !group.contains(Axis::pipeline))
+    const bool is_of_stage = group.common({Axis::pipeline, Axis::embedding}) == AxisSet();
+    if (call->operation == CommOperation::all_reduce && is_of_stage)
       text += fmt::format(", {} + {}", program.storages().at(place.storage).name, place.offset);
     lists[group].push_back({std::move(text), entry.where});
   };
@@ -53,8 +54,10 @@ std::map<AxisSet, std::vector<Collective>> collectives_of(const RankProgram& pro
     for_each_entry(pass, program.pool(), [&](const Entry& entry, const EntryPlace&) { add(name, entry, 1); });
   };
   add_pass("the publication", program.publication());
-  add_pass("evaluation", program.evaluation());
-  for (const Pass& pass : program.cached()) add_pass("a pass over the cache", pass);
+  for (const Pass& pass : program.evaluation().passes) add_pass("evaluation", pass);
+  for (const ForwardList& list : program.cached()) {
+    for (const Pass& pass : list.passes) add_pass("a pass over the cache", pass);
+  }
   return lists;
 }
 

@@ -49,8 +49,10 @@ ModelExecutor::ModelExecutor(ComputeBackend& backend, MemoryLedger& ledger, cons
   allocate(ledger);
   bind_all();
   renew_versions();
-  host_losses_.resize(static_cast<std::size_t>(shape().rows()));
-  host_correct_.resize(static_cast<std::size_t>(shape().rows()));
+  const auto evaluated =
+      static_cast<std::size_t>(evaluated_micro_batches()) * static_cast<std::size_t>(shape().rows());
+  host_losses_.resize(evaluated);
+  host_correct_.resize(evaluated);
   if (!program.has_optimizer()) return;
   const Optimizer& optimizer = program.optimizer();
   const std::vector<Segment>& segments = optimizer.segments();
@@ -187,14 +189,14 @@ void ModelExecutor::load(std::span<const std::int32_t> tokens) {
   upload_inputs();
 }
 
-void ModelExecutor::load_evaluation(std::span<const std::int32_t> tokens) {
-  slot_ = 0;
+void ModelExecutor::load_evaluation(std::span<const std::int32_t> tokens, int number) {
+  slot_ = static_cast<std::size_t>(number);
   load(tokens);
 }
 
 void ModelExecutor::load_evaluation(std::span<const std::int32_t> inputs,
-                                    std::span<const std::int32_t> targets) {
-  slot_ = 0;
+                                    std::span<const std::int32_t> targets, int number) {
+  slot_ = static_cast<std::size_t>(number);
   const auto rows = static_cast<std::size_t>(shape().rows());
   require(inputs.size() == rows && targets.size() == rows, "a micro-batch is B rows of T tokens");
   std::int32_t* host = next_inputs().data();
@@ -215,7 +217,9 @@ void ModelExecutor::queue(std::string_view name, std::size_t number, const Entry
         const CallSite site{.program = name, .number = number, .where = entry.where};
         const CallSiteScope scope(site);
         count(group, 1);
-        in_flight_.insert_or_assign(call.output.data, InFlight{&group, call.on(group)});
+        const bool is_message =
+            call.operation == CommOperation::send || call.operation == CommOperation::recv;
+        in_flight_.insert_or_assign(call.output.data, InFlight{&group, call.on(group), is_message});
       } else {
         backend_.run(op);
       }
@@ -229,7 +233,10 @@ void ModelExecutor::queue(std::string_view name, std::size_t number, const Entry
 void ModelExecutor::await(const Await& op) {
   const auto found = in_flight_.find(op.output.data);
   if (found == in_flight_.end()) return;
+  ActionObserver* observer = found->second.is_message ? observer_ : nullptr;
+  if (observer != nullptr) observer->begin_wait();
   found->second.request.wait();
+  if (observer != nullptr) observer->end_wait();
   count(*found->second.communicator, -1);
   in_flight_.erase(found);
 }
@@ -254,11 +261,37 @@ void ModelExecutor::run_pass(std::string_view name, const Pass& pass) {
   std::size_t number = 0;
   for_each_entry(pass, program_.pool(), [&](const Entry& entry, const EntryPlace& place) {
     if (!place.is_inserted && std::exchange(block, entry.block) != entry.block) progress();
+    if (!place.is_inserted && observer_ != nullptr) observer_->at_entry(entry);
     queue(name, number++, entry, binding_of(place));
   });
 }
 
-void ModelExecutor::run_as_graphs(std::string_view name, const Pass& pass, std::vector<DeviceGraph>& graphs) {
+void ModelExecutor::run_message(std::span<const Action> actions, std::size_t index, const Pass& pass) {
+  const auto is_message_at = [&](std::size_t i) { return i < actions.size() && is_message(actions[i].kind); };
+  Communicator& stages = grid_.group({Axis::pipeline});
+  if (!is_message_at(index - 1)) stages.begin_messages();
+  const int chunks = program_.config().cuts().chunks;
+  const bool has_several = chunks > program_.coordinates().extent(Axis::pipeline);
+  run_pass(ActionText(actions[index], has_several ? chunks : 0).view(), pass);
+  if (!is_message_at(index + 1)) stages.end_messages();
+}
+
+template <class Visit>
+void ModelExecutor::run_list(std::string_view name, const ForwardList& list, const Visit& after) {
+  for (std::size_t i = 0; i < list.passes.size(); ++i) {
+    slot_ = static_cast<std::size_t>(list.actions[i].micro_batch);
+    if (is_message(list.actions[i].kind)) {
+      run_message(list.actions, i, list.passes[i]);
+    } else {
+      run_pass(name, list.passes[i]);
+    }
+    after(list.actions[i]);
+  }
+  slot_ = 0;
+}
+
+void ModelExecutor::run_as_graphs(std::string_view name, std::span<const Pass> passes,
+                                  std::vector<DeviceGraph>& graphs) {
   std::size_t number = 0;
   std::size_t next_graph = 0;
   const auto queue_segment = [&] {
@@ -270,12 +303,14 @@ void ModelExecutor::run_as_graphs(std::string_view name, const Pass& pass, std::
     segment_.clear();
     progress();
   };
-  for_each_entry(pass, program_.pool(), [&](const Entry& entry, const EntryPlace& place) {
-    ++number;
-    if (!communicates(entry)) return segment_.push_back(&entry);
-    queue_segment();
-    queue(name, number - 1, entry, binding_of(place));
-  });
+  for (const Pass& pass : passes) {
+    for_each_entry(pass, program_.pool(), [&](const Entry& entry, const EntryPlace& place) {
+      ++number;
+      if (!communicates(entry)) return segment_.push_back(&entry);
+      queue_segment();
+      queue(name, number - 1, entry, binding_of(place));
+    });
+  }
   queue_segment();
 }
 
@@ -296,16 +331,23 @@ void ModelExecutor::run(const Occurrence& occurrence, const ActionScope& scope) 
         holds_terms && program_.storages().at(storage).persists;
   }
   bind_weights(scope.weights, scope.previous_weights);
-  if (graphs_ && scope.as_graphs && !is_message(action.kind)) {
+  observer_ = scope.observer;
+  const int chunks = program_.schedule().chunks;
+  const ActionText text(action, chunks);
+  const std::string_view name = chunks > 1 ? text.view() : name_of(action.kind);
+  if (is_message(action.kind)) {
+    run_message(program_.schedule().actions, occurrence.index, pass);
+  } else if (graphs_ && scope.as_graphs) {
     const auto places = static_cast<std::size_t>(program_.schedule().ahead()) + 1;
     const std::size_t place = static_cast<std::size_t>(occurrence.step) % places;
     const auto versions = static_cast<std::size_t>(program_.num_versions());
     run_as_graphs(
-        name_of(action.kind), pass,
+        name, {&pass, 1},
         recorded_[{occurrence.index, slot_, place * versions + static_cast<std::size_t>(scope.weights)}]);
   } else {
-    run_pass(name_of(action.kind), pass);
+    run_pass(name, pass);
   }
+  observer_ = nullptr;
   if (is_of_slot) slots_.finish(occurrence);
   if (action.kind != ActionKind::step) return;
   current_ = scope.weights;
@@ -327,18 +369,21 @@ void ModelExecutor::settle() {
 }
 
 void ModelExecutor::evaluate() {
-  require(!program_.evaluation().program->entries.empty(), "the rank holds the whole model");
-  run_pass("evaluate", program_.evaluation());
   const auto rows = static_cast<std::size_t>(shape().rows());
-  backend_.copy_to_host(memory("losses"), host_losses_.data(), rows * sizeof(float));
-  backend_.copy_to_host(memory("correct"), host_correct_.data(), rows * sizeof(std::int32_t));
+  const int last_chunk = program_.config().cuts().chunks - 1;
+  // The next micro-batch may overwrite the results.
+  run_list("evaluate", program_.evaluation(), [&](const Action& action) {
+    if (action.kind != ActionKind::forward || action.chunk != last_chunk) return;
+    backend_.copy_to_host(memory("losses"), host_losses_.data() + slot_ * rows, rows * sizeof(float));
+    backend_.copy_to_host(memory("correct"), host_correct_.data() + slot_ * rows,
+                          rows * sizeof(std::int32_t));
+  });
   backend_.synchronize();
 }
 
 void ModelExecutor::continue_texts(std::size_t pass, const CachedInput& input) {
   const CacheConfig& cache = program_.config().cache;
   const CachedPass& sizes = cache.passes[pass];
-  require(!program_.cached()[pass].program->entries.empty(), "the rank holds the whole model");
   const auto texts = static_cast<std::size_t>(sizes.texts);
   const std::size_t all = texts * static_cast<std::size_t>(sizes.tokens);
   require(input.tokens.size() == all && input.rows.size() == texts && input.positions.size() == texts &&
@@ -368,9 +413,9 @@ void ModelExecutor::continue_texts(std::size_t pass, const CachedInput& input) {
   std::optional<std::vector<DeviceGraph>>& graphs = cached_graphs_[pass];
   constexpr std::string_view name = "continue_texts";
   if (graphs) {
-    run_as_graphs(name, program_.cached()[pass], *graphs);
+    run_as_graphs(name, program_.cached()[pass].passes, *graphs);
   } else {
-    run_pass(name, program_.cached()[pass]);
+    run_list(name, program_.cached()[pass], [](const Action&) {});
     if (!graphs_ || program_.num_versions() > 1) return;
     // What libraries allocate when they first see a pass may replace memory that recorded graphs refer to.
     backend_.synchronize();

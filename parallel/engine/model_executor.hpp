@@ -21,6 +21,17 @@
 
 namespace mylos {
 
+/// Follows what an action does, except within graphs.
+class ActionObserver {
+ public:
+  virtual ~ActionObserver() = default;
+  /// An entry of the pass's program is queued next.
+  virtual void at_entry(const Entry& entry) = 0;
+  /// The rank waits for a message.
+  virtual void begin_wait() = 0;
+  virtual void end_wait() = 0;
+};
+
 /// The inputs and options of an action.
 struct ActionScope {
   /// First sample of the micro-batch, within the global batch.
@@ -35,6 +46,7 @@ struct ActionScope {
   /// Whether to queue the operations between two communications as a graph, if the executor was made with
   /// graphs.
   bool as_graphs = false;
+  ActionObserver* observer = nullptr;
 };
 
 /// Whether work is queued as graphs. Throws ExitCode::usage if the configuration wants that and the backend
@@ -72,14 +84,17 @@ class ModelExecutor {
   /// Gives an action of a micro-batch its slot. Returns true if it is the first action of its micro-batch:
   /// then call `load` before `run`.
   bool begin(const Occurrence& occurrence);
+  /// Whether the rank's chunks need the tokens or targets of micro-batches.
+  bool needs_tokens() const { return memory("tokens") != nullptr || memory("targets") != nullptr; }
   /// Loads a micro-batch into its slot: B rows of T + 1 tokens, of which the first T are inputs and the last
   /// T are targets. A negative token is ignored as a target and read as 0 as an input. `tokens` may change
   /// after this call returns, although the device may still be copying.
   void load(std::span<const std::int32_t> tokens);
-  /// The same for evaluation.
-  void load_evaluation(std::span<const std::int32_t> tokens);
+  /// The same for micro-batch `number` of the next evaluation.
+  void load_evaluation(std::span<const std::int32_t> tokens, int number = 0);
   /// The same with inputs and targets (B, T) apart.
-  void load_evaluation(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets);
+  void load_evaluation(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets,
+                       int number = 0);
   /// Queues an action; one of a micro-batch must have begun.
   void run(const Occurrence& occurrence, const ActionScope& scope);
 
@@ -94,15 +109,16 @@ class ModelExecutor {
   /// Identifies the content of a unit's weights; 0 if they keep no place.
   std::uint64_t version(int unit) const;
 
-  /// Runs the forward pass of the loaded samples without gradients; no step may be under way. Until the next
-  /// call, `evaluation_losses()` and `evaluation_correct()` hold the losses and hits by row. Row b * T + t is
-  /// position t of sample b.
+  /// The number of micro-batches that an evaluation takes: all must be loaded.
+  int evaluated_micro_batches() const { return program_.evaluation().micro_batches; }
+  /// Runs the forward passes of the loaded samples without gradients; no step may be under way. The ranks of
+  /// a pipeline need not be called at the same time. On the stage with the last chunk, until the next call,
+  /// `evaluation_losses(number)` and `evaluation_correct(number)` hold the losses and hits by row. Row b * T
+  /// + t is position t of sample b.
   void evaluate();
-  std::span<const float> evaluation_losses() const {
-    return std::span(host_losses_).first(static_cast<std::size_t>(shape().rows()));
-  }
-  std::span<const std::int32_t> evaluation_correct() const {
-    return std::span(host_correct_).first(static_cast<std::size_t>(shape().rows()));
+  std::span<const float> evaluation_losses(int number = 0) const { return of_batch(host_losses_, number); }
+  std::span<const std::int32_t> evaluation_correct(int number = 0) const {
+    return of_batch(host_correct_, number);
   }
 
   /// Runs a pass over the cache, by its number in CacheConfig::passes; no step may be under way. The keys and
@@ -110,8 +126,8 @@ class ModelExecutor {
   void continue_texts(std::size_t pass, const CachedInput& input);
   /// The row of the cache for texts that only fill up a pass; at position 0 they read nothing else.
   std::int32_t padding_row() const { return static_cast<std::int32_t>(program_.config().cache.rows); }
-  /// Copies the results of the last pass over the cache to the host: (texts, vocabulary) as fp32; or the
-  /// losses and hits of all new tokens.
+  /// Copies the results of the last pass over the cache to the host, on the stage with the last chunk:
+  /// (texts, vocabulary) as fp32; or the losses and hits of all new tokens.
   std::span<const float> cached_logits();
   std::pair<std::span<const float>, std::span<const std::int32_t>> cached_losses();
 
@@ -120,7 +136,13 @@ class ModelExecutor {
   struct InFlight {
     Communicator* communicator = nullptr;
     Request request;
+    bool is_message = false;
   };
+  template <class T>
+  std::span<const T> of_batch(const std::vector<T>& values, int number) const {
+    const auto rows = static_cast<std::size_t>(shape().rows());
+    return std::span(values).subspan(static_cast<std::size_t>(number) * rows, rows);
+  }
   void allocate(MemoryLedger& ledger);
   void bind_all();
   /// Makes the current slot's passes read a version of the weights, or the update write it.
@@ -128,11 +150,16 @@ class ModelExecutor {
   /// The content of the weights that keep their place has changed.
   void renew_versions();
   void run_pass(std::string_view name, const Pass& pass);
-  void run_as_graphs(std::string_view name, const Pass& pass, std::vector<DeviceGraph>& graphs);
+  /// Runs a list; calls after(action) after each action, with its slot set.
+  template <class Visit>
+  void run_list(std::string_view name, const ForwardList& list, const Visit& after);
+  void run_as_graphs(std::string_view name, std::span<const Pass> passes, std::vector<DeviceGraph>& graphs);
   /// The memory of an entry's operands.
   const Binding& binding_of(const EntryPlace& place) const {
     return bindings_[place.slot < 0 ? slot_ : static_cast<std::size_t>(place.slot)];
   }
+  /// Runs the pass of a message; neighbouring messages of a list are posted together.
+  void run_message(std::span<const Action> actions, std::size_t index, const Pass& pass);
   /// Queues an entry; `name` and `number` are those of the pass and of the entry within it.
   void queue(std::string_view name, std::size_t number, const Entry& entry, const Binding& binding);
   void await(const Await& op);
@@ -156,6 +183,7 @@ class ModelExecutor {
   std::vector<Binding> bindings_;            // by slot
   std::vector<std::vector<Bound>> weights_;  // by version and unit
   int current_ = 0;                          // the version that was written last
+  ActionObserver* observer_ = nullptr;       // of the action that runs
   std::size_t slot_ = 0;                     // of the action begun last; 0 after `load_evaluation`
   // By action, slot, and place of the step's scalars with version of weights: one graph per segment.
   std::map<std::tuple<std::size_t, std::size_t, std::size_t>, std::vector<DeviceGraph>> recorded_;

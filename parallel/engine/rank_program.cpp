@@ -7,6 +7,8 @@
 #include <tuple>
 #include <utility>
 
+#include "parallel/schedule/messages.hpp"
+
 namespace mylos {
 
 namespace {
@@ -18,8 +20,11 @@ int owners_of(const Parameter& parameter, const Holding& holding, const Coordina
     const auto axis = static_cast<Axis>(i);
     const HeldUnit& held = holding.units[static_cast<std::size_t>(parameter.unit)];
     if (!holding.norm_axes.contains(axis) || held.divided_axes.contains(axis)) continue;
-    if (axis == Axis::pipeline || parameter.is_split(axis)) continue;
-    ranks *= coordinates.extent(axis);
+    if (axis == Axis::pipeline) {
+      if (parameter.is_on_both_ends()) ranks *= coordinates.extent(Axis::embedding);
+      continue;
+    }
+    if (!parameter.is_split(axis)) ranks *= coordinates.extent(axis);
   }
   return ranks;
 }
@@ -31,14 +36,15 @@ struct PartRange {
   std::int64_t count = 0;
 };
 
-/// The ranges of which each rank along the tensor axis still holds only a term of the gradient after the
-/// exchange's reduction. Neighbouring ranges are joined.
-std::vector<PartRange> tensor_terms(const ParameterTable& table, const std::vector<UnitPart>& owned) {
+/// The ranges of which each rank along `axis` still holds only a term of the gradient after the exchange's
+/// reduction. Neighbouring ranges are joined.
+std::vector<PartRange> remaining_terms(const ParameterTable& table, const std::vector<UnitPart>& owned,
+                                       Axis axis) {
   std::vector<PartRange> ranges;
   for (std::size_t part = 0; part < owned.size(); ++part) {
     bool is_joined = false;
     for (const Piece& piece : pieces_of(table, owned[part])) {
-      const bool has_terms = piece.parameter.along(Axis::tensor).kind == Placement::Kind::summed;
+      const bool has_terms = piece.parameter.along(axis).kind == Placement::Kind::summed;
       if (has_terms && !is_joined) ranges.push_back({.part = part, .begin = piece.offset});
       if (has_terms) ranges.back().count = piece.offset + piece.count - ranges.back().begin;
       is_joined = has_terms;
@@ -95,22 +101,18 @@ StepScalars* placeholder() {
   return &scalars;
 }
 
-/// The storage that a message carries.
+/// The storage that a message of a step carries.
 int message_of(const Action& action, const ModelPrograms& programs) {
   const ChunkPrograms& chunk = programs.chunks[static_cast<std::size_t>(action.chunk)];
-  int storage = -1;
-  if (action.kind == ActionKind::send_forward) storage = chunk.output;
-  if (action.kind == ActionKind::receive_forward) storage = chunk.input;
-  if (action.kind == ActionKind::send_backward) storage = chunk.input_gradient;
-  if (action.kind == ActionKind::receive_backward) storage = chunk.output_gradient;
-  require(storage >= 0, "a message carries the residual stream or its gradient between chunks");
-  return storage;
+  if (action.kind == ActionKind::send_forward) return chunk.output;
+  if (action.kind == ActionKind::receive_forward) return chunk.input;
+  return action.kind == ActionKind::send_backward ? chunk.input_gradient : chunk.output_gradient;
 }
 
-Entry entry_of_message(const Action& action, const ModelPrograms& programs) {
+Entry entry_of_message(const Action& action, int storage, const Storages& storages) {
   constexpr AxisSet stages = {Axis::pipeline};
-  const int storage = message_of(action, programs);
-  const auto bytes = static_cast<std::int64_t>(programs.storages.at(storage).bytes);
+  require(storage >= 0, "a message carries the residual stream or its gradient between chunks");
+  const auto bytes = static_cast<std::int64_t>(storages.at(storage).bytes);
   const TensorRef buffer = Storages::flat(storage, 0, DType::uint8, bytes);
   Entry entry;
   if (is_sent(action.kind)) {
@@ -120,6 +122,21 @@ Entry entry_of_message(const Action& action, const ModelPrograms& programs) {
   }
   entry.where = std::source_location::current();
   return entry;
+}
+
+/// The schedules of stages that pass `micro_batches` forward through all chunks.
+std::vector<Schedule> forward_schedules(const std::vector<int>& stages_of_chunks, int stages,
+                                        int micro_batches) {
+  std::vector<Schedule> schedules(static_cast<std::size_t>(stages));
+  for (int chunk = 0; chunk < std::ssize(stages_of_chunks); ++chunk) {
+    Schedule& own = schedules[static_cast<std::size_t>(stages_of_chunks[static_cast<std::size_t>(chunk)])];
+    for (int m = 0; m < micro_batches; ++m) own.actions.push_back({ActionKind::forward, m, chunk});
+  }
+  for (Schedule& own : schedules) {
+    own.micro_batches = micro_batches;
+    own.chunks = static_cast<int>(stages_of_chunks.size());
+  }
+  return stages == 1 ? schedules : with_messages(schedules);
 }
 
 const Program& program_of(const Action& action, const ModelPrograms& programs) {
@@ -161,7 +178,15 @@ class AwaitInserter {
     pass.inserted = std::move(inserted);
   }
   bool is_anything_in_flight() const { return !in_flight_.empty(); }
-  /// Awaits, before anything else in the pass, the calls that use activations, of whatever slot.
+  /// Awaits, after everything else in the pass, the calls that use activations, of whatever slot.
+  void await_activations_after(Pass& pass) {
+    for (const auto& [number, call] : in_flight_) {
+      if (call.uses_activations)
+        pass.inserted.push_back(
+            {.index = UINT32_MAX, .is_after = true, .entry = await_of_call(number), .slot = call.slot});
+    }
+  }
+  /// The same before anything else in the pass.
   void await_activations(Pass& pass) {
     std::vector<int> due;
     for (const auto& [number, call] : in_flight_) {
@@ -331,12 +356,20 @@ std::optional<ListedCall> listed_call(const Entry& entry) {
 }
 
 RankProgram::RankProgram(const StepConfig& config, const Coordinates& coordinates, RankRole role)
+    : RankProgram(
+          config, coordinates, role,
+          role == RankRole::inference
+              ? Schedule()
+              : std::move(config.parallel.schedules(
+                    config.train.accumulation,
+                    config.model.tied)[static_cast<std::size_t>(coordinates.index(Axis::pipeline))])) {}
+
+RankProgram::RankProgram(const StepConfig& config, const Coordinates& coordinates, RankRole role,
+                         Schedule schedule)
     : config_(config),
       coordinates_(coordinates),
-      schedule_(role == RankRole::inference
-                    ? Schedule()
-                    : config.parallel.schedule_of(coordinates, config.train.accumulation)),
-      table_(config.table(schedule_, coordinates)),
+      schedule_(std::move(schedule)),
+      table_(config.table(coordinates)),
       programs_(record_programs(config.model, table_, config.programs(schedule_, coordinates))),
       excerpt_(excerpt_of(schedule_)) {
   make_passes();
@@ -346,8 +379,10 @@ RankProgram::RankProgram(const StepConfig& config, const Coordinates& coordinate
     const ActionKind kind = excerpt_.schedule.actions[occurrence.index].kind;
     if (is_of_micro_batch(kind) && !is_message(kind)) lowering.step.push_back(&passes_[occurrence.index]);
   });
-  lowering.others = {&evaluation_};
-  for (Pass& pass : cached_) lowering.others.push_back(&pass);
+  for (Pass& pass : evaluation_.passes) lowering.others.push_back(&pass);
+  for (ForwardList& list : cached_) {
+    for (Pass& pass : list.passes) lowering.others.push_back(&pass);
+  }
   holding_ = config.parallel.exchange->lower(config.parallel.values, lowering);
   for (int unit = 0; unit < table_.num_units(); ++unit)
     publish_.entries.insert(publish_.entries.end(), lowering.published(unit).begin(),
@@ -383,8 +418,27 @@ double RankProgram::flops_per_step() const {
 
 void RankProgram::make_passes() {
   publication_.program = &publish_;
-  evaluation_.program = &programs_.evaluate;
-  for (const Program& program : programs_.cached) cached_.push_back({.program = &program});
+  const std::vector<ChunkPrograms>& chunks = programs_.chunks;
+  struct Forward {
+    const Program& program;
+    int input, output;
+  };
+  // If a stage has several chunks, a micro-batch comes back to it, and others fill the time until then.
+  const int stages = coordinates_.extent(Axis::pipeline);
+  const int evaluated = std::ssize(chunks) > stages ? stages : 1;
+  evaluation_ = forward_list(
+      [&](std::size_t chunk) {
+        return Forward{chunks[chunk].evaluate, chunks[chunk].input, chunks[chunk].output};
+      },
+      evaluated);
+  for (std::size_t pass = 0; pass < config_.cache.passes.size(); ++pass) {
+    cached_.push_back(forward_list(
+        [&](std::size_t chunk) {
+          const ChunkForward& own = chunks[chunk].cached[pass];
+          return Forward{own.program, own.input, own.output};
+        },
+        1));
+  }
   const Schedule& few = excerpt_.schedule;
   passes_.resize(few.actions.size());
   std::set<std::pair<int, bool>> contributed;  // by chunk and part of the backward pass
@@ -397,7 +451,8 @@ void RankProgram::make_passes() {
       pass.program = &update_;
     } else if (is_message(action.kind)) {
       pass.program = &messages_.emplace_back();
-      messages_.back().entries.push_back(entry_of_message(action, programs_));
+      messages_.back().entries.push_back(
+          entry_of_message(action, message_of(action, programs_), programs_.storages));
       pass.micro_batch = action.micro_batch;
     } else {
       pass.program = &program_of(action, programs_);
@@ -407,6 +462,26 @@ void RankProgram::make_passes() {
       pass.is_last = few.is_last(occurrence.index);
     }
   });
+}
+
+template <class Of>
+ForwardList RankProgram::forward_list(const Of& of, int micro_batches) {
+  const std::vector<int> stages = config_.parallel.stages_of_chunks();
+  const std::vector<Schedule> all =
+      forward_schedules(stages, coordinates_.extent(Axis::pipeline), micro_batches);
+  ForwardList list{.actions = all[static_cast<std::size_t>(coordinates_.index(Axis::pipeline))].actions,
+                   .passes = {},
+                   .micro_batches = micro_batches};
+  for (const Action& action : list.actions) {
+    const auto& forward = of(static_cast<std::size_t>(action.chunk));
+    Pass& pass = list.passes.emplace_back();
+    pass.program = &forward.program;
+    if (!is_message(action.kind)) continue;
+    const int storage = is_sent(action.kind) ? forward.output : forward.input;
+    pass.program = &forward_messages_.emplace_back();
+    forward_messages_.back().entries.push_back(entry_of_message(action, storage, programs_.storages));
+  }
+  return list;
 }
 
 void RankProgram::keep_versions(const Lowering& lowering) {
@@ -435,10 +510,15 @@ void RankProgram::record_reduction(const Lowering& lowering) {
   UpdateRecorder run(reduce_.entries);
   std::vector<Entry> awaits;
   const std::vector<UnitPart> owned = holding_.owned();
-  for (const auto& [part, begin, count] : tensor_terms(table_, owned)) {
-    run(AllReduceCall{.buffer = holding_.gradient(owned[part]).flat(begin, count), .group = {Axis::tensor}});
-    awaits.push_back(await_of(reduce_.entries.back()).value());
-  }
+  const auto sum = [&](Axis placed_along, AxisSet group) {
+    if (coordinates_.extent(group) == 1) return;
+    for (const auto& [part, begin, count] : remaining_terms(table_, owned, placed_along)) {
+      run(AllReduceCall{.buffer = holding_.gradient(owned[part]).flat(begin, count), .group = group});
+      awaits.push_back(await_of(reduce_.entries.back()).value());
+    }
+  };
+  sum(Axis::tensor, {Axis::tensor});
+  sum(Axis::pipeline, {Axis::embedding});
   reduce_.entries.insert(reduce_.entries.end(), awaits.begin(), awaits.end());
 }
 
@@ -501,8 +581,15 @@ void RankProgram::insert_awaits() {
         "the exchange or the messages of this schedule do not allow a step to begin before the one before it "
         "ends");
   }
-  for (Pass* pass : {&publication_, &evaluation_}) AwaitInserter(inserter).follow(*pass, 0);
-  for (Pass& pass : cached_) AwaitInserter(inserter).follow(pass, 0);
+  AwaitInserter(inserter).follow(publication_, 0);
+  const auto follow_list = [&](ForwardList& list) {
+    AwaitInserter own = inserter;
+    for (std::size_t i = 0; i < list.passes.size(); ++i)
+      own.follow(list.passes[i], list.actions[i].micro_batch);
+    if (!list.passes.empty()) own.await_activations_after(list.passes.back());
+  };
+  follow_list(evaluation_);
+  std::ranges::for_each(cached_, follow_list);
 }
 
 std::vector<Passage> RankProgram::passages() const {
@@ -524,8 +611,15 @@ std::vector<Passage> RankProgram::passages() const {
       });
     }
   }
-  const auto add = [&](const Pass& pass, const std::string& prefix) {
-    if (!pass.program->entries.empty()) passages.push_back({.pass = &pass, .prefix = prefix});
+  // The inputs of all micro-batches are loaded before a list begins.
+  const auto add = [&](const ForwardList& list, const std::string& prefix) {
+    for (std::size_t i = 0; i < list.passes.size(); ++i) {
+      passages.push_back({.pass = &list.passes[i],
+                          .slot = list.actions[i].micro_batch,
+                          .brings_tokens = i == 0,
+                          .loaded_slots = list.micro_batches,
+                          .prefix = prefix});
+    }
   };
   add(evaluation_, "");
   for (std::size_t i = 0; i < cached_.size(); ++i) add(cached_[i], prefix_of(config_.cache.passes[i]));

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/layout/parameter_table.hpp"
@@ -40,6 +41,14 @@ struct ListedCall {
 /// The call that an entry starts, or nothing.
 std::optional<ListedCall> listed_call(const Entry& entry);
 
+/// What a rank does with some micro-batches that pass through the model forward, outside steps. Micro-batch i
+/// has slot i. Nothing is under way afterwards.
+struct ForwardList {
+  std::vector<Action> actions;
+  std::vector<Pass> passes;  ///< of the actions
+  int micro_batches = 1;     ///< as many as keep all stages busy
+};
+
 /// The scalars and the guard's input of a step that is under way.
 struct StepMemory {
   StepScalars scalars;
@@ -52,6 +61,10 @@ class RankProgram {
   /// entry reads a value that nothing wrote or awaits a call that nothing started; ExitCode::usage if the
   /// schedule and the exchange do not fit each other.
   RankProgram(const StepConfig& config, const Coordinates& coordinates, RankRole role = RankRole::training);
+  /// The same for training, with the rank's own of the layout's schedules, which take long to make for many
+  /// micro-batches.
+  RankProgram(const StepConfig& config, const Coordinates& coordinates, Schedule schedule)
+      : RankProgram(config, coordinates, RankRole::training, std::move(schedule)) {}
   RankProgram(const RankProgram&) = delete;
   RankProgram& operator=(const RankProgram&) = delete;
 
@@ -73,9 +86,9 @@ class RankProgram {
   const Pass& pass_of(std::size_t action) const { return passes_[excerpt_.actions.place(action)]; }
   /// Brings weights that were set from outside to the ranks that use them.
   const Pass& publication() const { return publication_; }
-  const Pass& evaluation() const { return evaluation_; }
+  const ForwardList& evaluation() const { return evaluation_; }
   /// By CacheConfig::passes.
-  const std::vector<Pass>& cached() const { return cached_; }
+  const std::vector<ForwardList>& cached() const { return cached_; }
   /// The storages of the guard's state, and of StepMemory for each step under way, used in rotation.
   int guard_state() const { return guard_state_; }
   int step_memory() const { return step_memory_; }
@@ -108,7 +121,11 @@ class RankProgram {
   }
 
  private:
+  RankProgram(const StepConfig& config, const Coordinates& coordinates, RankRole role, Schedule schedule);
   void make_passes();
+  /// Makes a list of forward passes through all chunks; `of(chunk)` gives a chunk's.
+  template <class Of>
+  ForwardList forward_list(const Of& of, int micro_batches);
   void keep_versions(const Lowering& lowering);
   void record_reduction(const Lowering& lowering);
   void record_update(const Lowering& lowering);
@@ -120,12 +137,14 @@ class RankProgram {
   ParameterTable table_;
   ModelPrograms programs_;
   ScheduleExcerpt excerpt_;
-  std::deque<Program> messages_;  // one entry each
+  std::deque<Program> messages_;          // one entry each; of steps
+  std::deque<Program> forward_messages_;  // the same, of lists outside steps
   std::vector<Entry> pool_;
   std::vector<Pass> passes_;  // by action of the excerpt
   Program reduce_, update_, publish_;
-  Pass publication_, evaluation_;
-  std::vector<Pass> cached_;
+  Pass publication_;
+  ForwardList evaluation_;
+  std::vector<ForwardList> cached_;
   Holding holding_;
   std::vector<std::vector<int>> versions_;  // storages, by version and unit
   std::vector<int> previous_;               // storages, by unit; empty if there is one version

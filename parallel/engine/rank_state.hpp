@@ -15,6 +15,7 @@ class RankState {
   /// Both arguments must outlive the object.
   RankState(const RankProgram& program, ModelExecutor& executor) : program_(program), executor_(executor) {}
 
+  const StepConfig& config() const { return program_.config(); }
   const ParameterTable& table() const { return program_.table(); }
   /// The parts of units that this rank steps and those that it writes to checkpoints (Holding).
   const std::vector<UnitPart>& owned() const { return owned_; }

@@ -88,6 +88,7 @@ std::vector<int> find_suspects(const std::vector<std::int64_t>& hashes,
 }
 
 constexpr AxisSet tensor_axis = {Axis::tensor};
+constexpr AxisSet both_ends = {Axis::embedding};
 
 /// Names the first state that differs among the ranks along `axes`, and the suspected ranks; "" if no state
 /// differs. Collective over these ranks, which all return the same.
@@ -116,8 +117,9 @@ std::string find_difference(ComputeBackend& backend, const RankState& held, cons
   return "";
 }
 
-/// Whether any other rank has a copy of what this rank owns.
+/// Whether ranks have copies of what others own; the same on all ranks.
 bool has_copies(const RankState& state, const ProcessGrid& grid) {
+  if (grid.coordinates().ends_are_apart() && state.config().model.tied) return true;
   AxisSet axes = tensor_axis;
   for (int unit = 0; unit < state.table().num_units(); ++unit) axes = axes.with(state.copy_axes(unit));
   return grid.coordinates().extent(axes) > 1;
@@ -157,10 +159,11 @@ std::string compare_replicas(ComputeBackend& backend, const RankState& state, co
                              const std::vector<StateHash>& hashes) {
   if (!has_copies(state, grid)) return "";
   std::map<AxisSet, std::vector<StateHash>> copies;  // by the axes along which ranks own the same
-  std::vector<StateHash> twins;
+  std::vector<StateHash> twins, tied;
   for (const StateHash& own : hashes) {
     copies[state.copy_axes(own.piece.parameter.unit)].push_back(own);
     if (!own.piece.parameter.is_split(Axis::tensor)) twins.push_back(own);
+    if (own.piece.parameter.is_on_both_ends()) tied.push_back(own);
   }
   // All comparisons take place on every rank, whatever the first one finds.
   std::string problem;
@@ -168,8 +171,10 @@ std::string compare_replicas(ComputeBackend& backend, const RankState& state, co
     const std::string found = find_difference(backend, state, grid, axes, states);
     if (problem.empty()) problem = found;
   }
-  const std::string of_twins = find_difference(backend, state, grid, tensor_axis, twins);
-  if (problem.empty()) problem = of_twins;
+  for (const auto& [axes, states] : {std::pair(tensor_axis, twins), std::pair(both_ends, tied)}) {
+    const std::string found = find_difference(backend, state, grid, axes, states);
+    if (problem.empty()) problem = found;
+  }
   return agree_on_problem(backend, grid.group(all_axes), std::move(problem));
 }
 

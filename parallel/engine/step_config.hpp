@@ -51,17 +51,18 @@ struct StepConfig {
   float per_token() const {
     return static_cast<float>(1.0 / static_cast<double>(train.global_batch * train.seq_len));
   }
-  /// The chunks into which a schedule divides the model.
-  ModelCuts cuts(const Schedule& schedule) const {
-    return {.chunks = schedule.chunks, .places = parallel.cuts};
-  }
-  /// The part of the model that the rank at `coordinates` holds in order to follow `schedule`.
-  ParameterTable table(const Schedule& schedule, const Coordinates& coordinates) const {
-    const ParameterTable whole = parameters_of(model).local(coordinates, parallel.splits);
-    return schedule.chunks == 1 ? whole : whole.only(cuts(schedule).units(model, schedule.held_chunks()));
-  }
+  /// The chunks into which the schedule divides the model.
+  ModelCuts cuts() const { return {.chunks = parallel.scope(1).num_chunks(), .places = parallel.cuts}; }
+  /// The part of the model that the rank at `coordinates` holds.
   ParameterTable table(const Coordinates& coordinates) const {
-    return table(parallel.schedule_of(coordinates, train.accumulation), coordinates);
+    const bool is_apart = coordinates.ends_are_apart();
+    ParameterTable whole = parameters_of(model, is_apart).local(coordinates, parallel.splits);
+    if (cuts().chunks == 1) return whole;
+    const std::set<int> held = parallel.held_chunks(coordinates);
+    std::set<int> units = cuts().units(model, held);
+    const bool has_tied_unit = is_apart && model.tied;
+    if (has_tied_unit && coordinates.extent(Axis::embedding) > 1) units.insert(whole.num_units() - 1);
+    return whole.only(units);
   }
   /// The configuration for recording the programs with which the rank at `coordinates` follows `schedule`.
   ProgramConfig programs(const Schedule& schedule, const Coordinates& coordinates) const {
@@ -75,8 +76,8 @@ struct StepConfig {
             .recompute = train.recompute,
             .seed = train.seed,
             .gradient_scale = per_token(),
-            .cuts = cuts(schedule),
-            .held = schedule.held_chunks(),
+            .cuts = cuts(),
+            .held = parallel.held_chunks(coordinates),
             .splits_backward = schedule.has(ActionKind::backward_weight),
             .cache = cache};
   }

@@ -185,9 +185,10 @@ StoragePlan::StoragePlan(const Storages& storages, const std::vector<Entry>& poo
   };
   std::int64_t tick = 0;
   for (const Passage& passage : passages) {
-    if (passage.brings_tokens) {
+    const int end = passage.slot + (passage.brings_tokens ? passage.loaded_slots : 0);
+    for (int slot = passage.slot; slot < end; ++slot) {
       for (const char* name : {"tokens", "targets", "rows", "positions"})
-        of_slots[static_cast<std::size_t>(passage.slot)].load(passage.prefix + name, tick);
+        of_slots[static_cast<std::size_t>(slot)].load(passage.prefix + name, tick);
     }
     for_each_entry(*passage.pass, pool, [&](const Entry& entry, const EntryPlace& place) {
       const int slot = place.slot < 0 ? passage.slot : place.slot;

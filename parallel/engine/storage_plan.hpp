@@ -19,6 +19,7 @@ struct Passage {
   const Pass* pass = nullptr;
   int slot = 0;               ///< of the micro-batch; micro-batches in flight have separate activations
   bool brings_tokens = true;  ///< inputs are loaded before it
+  int loaded_slots = 1;       ///< then also those of the following slots: as many as this
   std::string prefix{};       ///< of the names of the inputs (CachedPass)
 };
 

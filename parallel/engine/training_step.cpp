@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <string_view>
 
 namespace mylos {
 
@@ -21,25 +22,33 @@ StepPhase phase_of(ActionKind kind) {
   return kind == ActionKind::step ? StepPhase::optimizer : StepPhase::communication;
 }
 
+/// How a trace names an action.
+std::string_view event_name(ActionKind kind) {
+  return kind == ActionKind::forward || is_backward(kind) ? name_of(kind) : name_of(phase_of(kind));
+}
+
 }  // namespace
 
 TrainingStep::Slot::Slot(ComputeBackend& backend) : outputs(backend, sizeof(StepOutputs)) {}
 
-/// Assigns the work queued between construction and destruction to a phase.
+/// Assigns the work queued between construction and destruction to a phase; its event in a trace has `name`,
+/// a literal.
 class TrainingStep::PhaseScope {
  public:
-  PhaseScope(TrainingStep& step, StepPhase phase)
-      : event_(step.trace_.record(name_of(phase), TraceKind::phase)), span_(step.next_span()) {
-    span_.phase = phase;
-    span_.begin.record();
+  PhaseScope(TrainingStep& step, StepPhase phase, std::string_view name)
+      : event_(step.trace_.record(name, TraceKind::phase)),
+        slot_(step.slot_of(step.num_run_)),
+        number_(slot_.num_spans) {
+    step.next_span(phase).begin.record();
   }
-  ~PhaseScope() { span_.end.record(); }
+  ~PhaseScope() { slot_.spans[number_].end.record(); }
   PhaseScope(const PhaseScope&) = delete;
   PhaseScope& operator=(const PhaseScope&) = delete;
 
  private:
   Trace::Scope event_;
-  PhaseSpan& span_;
+  Slot& slot_;
+  std::size_t number_;  // of the span: waits within the phase add others
 };
 
 TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const ProcessGrid& grid,
@@ -126,25 +135,39 @@ void TrainingStep::read_results() {
   results_.scalars = outputs.scalars;
   results_.guard = outputs.guard;
   results_.phase_seconds.fill(0.0);
+  results_.idle_seconds = 0.0;
   for (std::size_t i = 0; i < slot.num_spans; ++i) {
-    const PhaseSpan& span = slot.spans[i];
-    results_.phase_seconds[static_cast<std::size_t>(span.phase)] += span.end.seconds_since(span.begin);
+    const Span& span = slot.spans[i];
+    double& seconds =
+        span.phase ? results_.phase_seconds[static_cast<std::size_t>(*span.phase)] : results_.idle_seconds;
+    seconds += span.end.seconds_since(span.begin);
   }
 }
 
-TrainingStep::PhaseSpan& TrainingStep::next_span() {
+TrainingStep::Span& TrainingStep::next_span(std::optional<StepPhase> phase) {
   Slot& slot = slot_of(num_run_);
   if (slot.num_spans == slot.spans.size())
     slot.spans.push_back({{}, DeviceEvent(backend_), DeviceEvent(backend_)});
-  return slot.spans[slot.num_spans++];
+  Span& span = slot.spans[slot.num_spans++];
+  span.phase = phase;
+  return span;
+}
+
+void TrainingStep::begin_wait() {
+  wait_ = slot_of(num_run_).num_spans;
+  next_span({}).begin.record();
+}
+
+void TrainingStep::end_wait() {
+  slot_of(num_run_).spans[wait_].end.record();
 }
 
 void TrainingStep::execute(const Occurrence& occurrence, StepDriver& driver) {
   const Action& action = program_.schedule().actions[occurrence.index];
   const bool is_pass = is_of_micro_batch(action.kind);
   const std::int64_t first = is_pass ? first_sample(action.micro_batch) : 0;
-  if (is_pass && executor_.begin(occurrence)) {
-    const PhaseScope scope(*this, StepPhase::data);
+  if (is_pass && executor_.begin(occurrence) && executor_.needs_tokens()) {
+    const PhaseScope scope(*this, StepPhase::data, name_of(StepPhase::data));
     {
       const Trace::Scope event = trace_.record("read_samples", TraceKind::data);
       driver.read_samples(occurrence.step, first, tokens_);
@@ -154,14 +177,17 @@ void TrainingStep::execute(const Occurrence& occurrence, StepDriver& driver) {
   // The versions of the weights take turns.
   const int read = executor_.current_weights();
   const int written = (read + 1) % program_.num_versions();
-  const PhaseScope scope(*this, phase_of(action.kind));
+  if (is_pass) trace_.set_pass(action.micro_batch, action.chunk);
+  const PhaseScope scope(*this, phase_of(action.kind), event_name(action.kind));
   StepMemory* memory = memory_of(occurrence.step);
   executor_.run(occurrence, {.first_sample = first,
                              .scalars = &memory->scalars,
                              .guard_input = &memory->guard_input,
                              .weights = action.kind == ActionKind::step ? written : read,
                              .previous_weights = read,
-                             .as_graphs = as_graphs()});
+                             .as_graphs = as_graphs(),
+                             .observer = this});
+  trace_.set_pass(-1, -1);
 }
 
 std::int64_t TrainingStep::first_sample(int micro_batch) const {

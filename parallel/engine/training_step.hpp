@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -41,6 +42,8 @@ struct StepResults {
   StepScalars scalars;
   GuardState guard;  ///< the guard's state after the step
   PhaseSeconds phase_seconds{};
+  /// That passes waited for messages of other stages; part of their phases.
+  double idle_seconds = 0.0;
   /// Wall time until the results of the step are read, from its start or, if later, from the reading of the
   /// previous results.
   double seconds = 0.0;
@@ -59,7 +62,7 @@ class StepDriver {
 };
 
 /// One rank's part of every step.
-class TrainingStep {
+class TrainingStep final : private ActionObserver {
  public:
   /// Throws ExitCode::usage if graphs are requested and `backend` cannot record them. The first step needs
   /// weights: from `initialise`, or restored through `state`. `trace` records the step, its phases and its
@@ -98,9 +101,9 @@ class TrainingStep {
 
  private:
   class PhaseScope;
-  /// The work that a phase queued, between two events.
-  struct PhaseSpan {
-    StepPhase phase = StepPhase::data;
+  /// The work that a phase queued, or a wait for a message (no phase), between two events.
+  struct Span {
+    std::optional<StepPhase> phase;
     DeviceEvent begin, end;
   };
 
@@ -109,7 +112,7 @@ class TrainingStep {
   struct Slot {
     explicit Slot(ComputeBackend& backend);
     TransferBuffer outputs;  // StepOutputs
-    std::vector<PhaseSpan> spans;
+    std::vector<Span> spans;
     std::size_t num_spans = 0;  // used by this step so far
     Clock::time_point start;
   };
@@ -122,7 +125,10 @@ class TrainingStep {
   void begin(std::int64_t step);
   StepMemory* memory_of(std::int64_t step) const;
   Slot& slot_of(std::size_t run) { return slots_[run % slots_.size()]; }
-  PhaseSpan& next_span();
+  Span& next_span(std::optional<StepPhase> phase);
+  void at_entry(const Entry& entry) override { trace_.set_entry(&entry); }
+  void begin_wait() override;
+  void end_wait() override;
   std::int64_t first_sample(int micro_batch) const;
   GuardState* guard_state() const;
 
@@ -139,6 +145,7 @@ class TrainingStep {
   std::int64_t begun_ = 0;                // the last step that was begun
   std::size_t num_run_ = 0;               // number of steps so far
   std::size_t num_read_ = 0;
+  std::size_t wait_ = 0;  // the span of the wait that has begun
   StepResults results_;
   Clock::time_point last_read_;
 };

@@ -10,8 +10,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-constexpr std::ptrdiff_t collectives_printed = 8;
-constexpr std::size_t report_bytes_per_rank = 192 * (collectives_printed + 8);
+constexpr std::ptrdiff_t communication_printed = 8;
+constexpr std::size_t report_bytes_per_rank = 192 * (communication_printed + 8);
 
 double seconds(nanoseconds duration) {
   return std::chrono::duration<double>(duration).count();
@@ -46,6 +46,8 @@ std::string_view failure_of(CallKind kind) {
       return "hanging file system";
     case CallKind::computation:
       return "stalled computation";
+    case CallKind::message:
+      return "stalled message";
     default:
       return "stalled collective";
   }
@@ -112,6 +114,7 @@ void FailureDetector::judge() {
   judge_operations(CallKind::io, limits_.io_timeout, ExitCode::io);
   judge_operations(CallKind::computation, limits_.operation_timeout, ExitCode::watchdog);
   judge_operations(CallKind::collective, limits_.operation_timeout, ExitCode::watchdog);
+  judge_operations(CallKind::message, limits_.operation_timeout, ExitCode::watchdog);
   // The rank that the others wait for may be in a file-system call for up to io_timeout.
   judge_operations(CallKind::agreement, limits_.operation_timeout + limits_.io_timeout, ExitCode::watchdog);
 }
@@ -188,20 +191,21 @@ std::string_view FailureDetector::report() {
                                 : "running",
                 flight.step, flight.phase[0] == '\0' ? "no phase yet" : flight.phase.data());
     const auto entries = flight.entries();
-    const auto is_collective = [](const RankFlight::Entry& entry) {
-      return entry.record.kind == CallKind::collective;
+    const auto is_communication = [](const RankFlight::Entry& entry) {
+      return entry.record.kind == CallKind::collective || entry.record.kind == CallKind::message;
     };
-    auto collectives_left = std::ranges::count_if(entries, is_collective);
+    auto communication_left = std::ranges::count_if(entries, is_communication);
     const auto is_computation = [](const RankFlight::Entry& entry) {
       return entry.record.kind == CallKind::computation;
     };
     auto others_left =
-        std::ssize(entries) - collectives_left - std::ranges::count_if(entries, is_computation);
+        std::ssize(entries) - communication_left - std::ranges::count_if(entries, is_computation);
     for (const RankFlight::Entry& entry : entries) {
-      // The last collectives, the last computation, the last other call, and all operations under way.
+      // The last collectives and messages, the last computation, the last other call, and all operations
+      // under way.
       const bool is_late =
           is_computation(entry) ||
-          (is_collective(entry) ? collectives_left-- <= collectives_printed : others_left-- <= 1);
+          (is_communication(entry) ? communication_left-- <= communication_printed : others_left-- <= 1);
       if (!is_late && entry.done) continue;
       const auto age = looked_at_->time_since_epoch() - nanoseconds(entry.record.begin_ns);
       report_.add("  #{} ", entry.record.number);

@@ -123,8 +123,13 @@ void store(FlightPage::Slot& slot, std::uint64_t number, CallKind kind, std::str
 }
 
 // The remainder of the number that `begin` returns: the index of the call's ring, or a computation.
-constexpr std::uint64_t num_places = 3;
-constexpr std::uint64_t computation_place = 2;
+constexpr std::uint64_t num_places = 4;
+constexpr std::uint64_t computation_place = 3;
+
+constexpr std::uint64_t ring_of(CallKind kind) {
+  if (kind == CallKind::collective) return 0;
+  return kind == CallKind::message ? 1 : 2;
+}
 
 }  // namespace
 
@@ -137,7 +142,7 @@ std::uint64_t FlightRecorder::begin(CallKind kind, std::string_view operation, s
     store(slot, last + 1, kind, operation, object, bytes);
     return num_places * (last + 1) + computation_place;
   }
-  const std::uint64_t index = kind == CallKind::collective ? 0 : 1;
+  const std::uint64_t index = ring_of(kind);
   FlightPage::Ring& ring = own().rings[index];
   std::uint64_t number = 0;
   FlightPage::Slot* slot = nullptr;

@@ -54,7 +54,7 @@ inline constexpr std::size_t object_bytes = 96;
 
 /// One operation in shared memory.
 struct OperationRecord {
-  std::uint64_t number;  // from 1; collectives and other calls are numbered separately
+  std::uint64_t number;  // from 1; collectives, messages and other calls are numbered separately
   std::uint64_t bytes;
   std::int64_t begin_ns;  // CLOCK_MONOTONIC, the same for all processes of a node
   CallKind kind;
@@ -88,8 +88,8 @@ struct FlightPage {
   std::atomic<std::uint64_t> finished{0};
   std::atomic<std::uint64_t> sees_failure{0};
   SharedValue<PhaseRecord> phase;
-  // Of collectives, whose numbers are the same on all ranks, and of other calls.
-  std::array<Ring, 2> rings;
+  // Of collectives, whose numbers are the same on all ranks of a stage, of messages, and of other calls.
+  std::array<Ring, 3> rings;
   Slot computation;  // the last computation: there are too many to keep more
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "pages are shared between processes");
@@ -111,7 +111,7 @@ struct RankFlight {
   std::int64_t step = 0;
   std::array<char, 56> phase{};
   std::size_t num_operations = 0;
-  std::array<Entry, 2 * FlightPage::Ring::size + 1> operations{};  ///< the oldest first
+  std::array<Entry, 3 * FlightPage::Ring::size + 1> operations{};  ///< the oldest first
 
   std::span<const Entry> entries() const { return std::span(operations).first(num_operations); }
   /// The oldest operation under way, of `kind` if given; null if there is none.
@@ -120,8 +120,8 @@ struct RankFlight {
 
 /// Writes this rank's page, reads the pages of the ranks of the same node, and receives messages from one
 /// rank of another node. `begin` and `complete` never allocate and may be called from any thread. Keeps up to
-/// 64 collectives and up to 64 other calls: the calls under way and the latest completed calls; and the last
-/// computation. A computation that begins during another one is not noted.
+/// 64 collectives, 64 messages and 64 other calls: the calls under way and the latest completed calls; and
+/// the last computation. A computation that begins during another one is not noted.
 class FlightRecorder final : public CallObserver {
  public:
   /// Every rank's text, in the order of the ranks; collective.

@@ -88,9 +88,27 @@ void CountedCommunicator::check(const CommCall& call) {
   throw Error(ExitCode::watchdog, message);
 }
 
+Request CountedCommunicator::start_message(const CommCall& call) {
+  Request request = call.on(next());
+  if (recorder_ == nullptr) return request;
+  std::array<char, object_bytes> object{};
+  const CallSite* site = current_call_site();
+  fmt::format_to_n(object.data(), object.size() - 1, "{}; {}", axis_->label(),
+                   site != nullptr ? site->program : "outside of programs");
+  // A message may be posted long before its other end: what counts is how long this end waits.
+  return with_waits(std::move(request), [recorder = recorder_, operation = call.operation, object,
+                                         bytes = call.payload_bytes()](const auto& wait) {
+    const std::uint64_t number = recorder->begin(CallKind::message, name_of(operation), object.data(), bytes);
+    wait();
+    recorder->complete(number);
+  });
+}
+
 Request CountedCommunicator::start(const CommCall& call) {
   const std::uint64_t payload_bytes = call.payload_bytes();
   axis_->count(call.operation, payload_bytes);
+  if (call.operation == CommOperation::send || call.operation == CommOperation::recv)
+    return start_message(call);
   std::uint64_t number = 0;
   const CallSite* site = current_call_site();
   if (recorder_ != nullptr) {
@@ -103,8 +121,7 @@ Request CountedCommunicator::start(const CommCall& call) {
     }
     number = recorder_->begin(CallKind::collective, name_of(call.operation), object.data(), payload_bytes);
   }
-  const bool is_message = call.operation == CommOperation::send || call.operation == CommOperation::recv;
-  if (checked_ && !is_message && site == nullptr) check(call);
+  if (checked_ && site == nullptr) check(call);
   Request request = call.on(next());
   if (recorder_ == nullptr) return request;
   return with_waits(std::move(request), [recorder = recorder_, number](const auto& wait) {

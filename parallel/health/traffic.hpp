@@ -90,6 +90,7 @@ class CountedCommunicator final : public ForwardingCommunicator {
 
  private:
   Request start(const CommCall& call) override;
+  Request start_message(const CommCall& call);
   /// Throws unless all ranks make the same call.
   void check(const CommCall& call);
 

@@ -1,26 +1,59 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "parallel/layout/parallel_layout.hpp"
 
+#include "core/base/error.hpp"
+#include "core/base/join.hpp"
+#include "parallel/schedule/messages.hpp"
+#include "parallel/schedule/problems.hpp"
+
 namespace mylos {
 
 GridExtents ParallelLayout::extents() const {
-  return {.replicate = static_cast<int>(data / shard),
-          .shard = static_cast<int>(shard),
-          .tensor = static_cast<int>(tensor),
-          .pipeline = static_cast<int>(pipeline)};
+  GridExtents extents{.replicate = static_cast<int>(data / shard),
+                      .shard = static_cast<int>(shard),
+                      .tensor = static_cast<int>(tensor),
+                      .pipeline = static_cast<int>(pipeline)};
+  if (pipeline > 1) {
+    const std::vector<int> stages = stages_of_chunks();
+    extents.first_stage = stages.front();
+    extents.last_stage = stages.back();
+  }
+  return extents;
 }
 
-Schedule ParallelLayout::schedule_of(const Coordinates& coordinates, std::int64_t micro_batches) const {
-  const ScheduleScope scope{.micro_batches = static_cast<int>(micro_batches),
-                            .stages = coordinates.extent(Axis::pipeline),
-                            .values = &values};
-  return schedule->make(scope)[static_cast<std::size_t>(coordinates.index(Axis::pipeline))];
+ScheduleScope ParallelLayout::scope(std::int64_t micro_batches) const {
+  return {.micro_batches = static_cast<int>(micro_batches),
+          .stages = static_cast<int>(pipeline),
+          .chunks = schedule->chunks > 0 ? schedule->chunks : static_cast<int>(chunks),
+          .in_flight = static_cast<int>(in_flight),
+          .times = times,
+          .file = schedule_file,
+          .values = &values};
+}
+
+std::set<int> ParallelLayout::held_chunks(const Coordinates& coordinates) const {
+  const std::vector<int> stages = stages_of_chunks();
+  std::set<int> held;
+  for (int chunk = 0; chunk < std::ssize(stages); ++chunk) {
+    if (stages[static_cast<std::size_t>(chunk)] == coordinates.index(Axis::pipeline)) held.insert(chunk);
+  }
+  return held;
+}
+
+std::vector<Schedule> ParallelLayout::schedules(std::int64_t micro_batches, bool is_tied) const {
+  const ScheduleScope own = scope(micro_batches);
+  std::vector<Schedule> stages = schedule->make(own);
+  if (own.num_chunks() == 1) return stages;
+  if (stages.size() > 1) stages = with_messages(stages, own.times);
+  if (const std::vector<std::string> problems = find_problems(stages, is_tied); !problems.empty())
+    fail(ExitCode::usage, "schedule {}: {}", schedule->name, join(problems, "; "));
+  return stages;
 }
 
 std::vector<AxisSet> ParallelLayout::groups() const {
   std::vector<AxisSet> groups = {loss_axes, all_axes};
   if (tensor > 1) groups.emplace_back(AxisSet{Axis::tensor});
-  if (pipeline > 1) groups.emplace_back(AxisSet{Axis::pipeline});
+  if (pipeline > 1) groups.insert(groups.end(), {AxisSet{Axis::pipeline}, AxisSet{Axis::embedding}});
   if (shard > 1) groups.push_back(loss_axes.without({Axis::replicate}));
   if (shard > 1 && shard < data) groups.emplace_back(AxisSet{Axis::replicate});
   return groups;

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "core/layout/axis.hpp"
@@ -18,15 +20,29 @@ struct ParallelLayout {
   TensorSplits splits{};      ///< what else these ranks divide
   std::int64_t data = 1;      ///< ranks that read different samples
   std::int64_t pipeline = 1;  ///< stages
+  std::int64_t chunks = 1;    ///< parts of the model per stage, unless the schedule has its own number
   std::vector<int> cuts{};  ///< the first blocks of chunks 1, 2, ... (ModelCuts); empty: as even as possible
-  std::int64_t shard = 1;   ///< neighbouring data ranks that divide one copy of what the exchange divides
+  std::vector<int> placement{};    ///< the stages of the chunks; empty: as the schedule says
+  std::vector<PassTimes> times{};  ///< by chunk, for the order of passes and messages; empty: all equal
+  std::int64_t in_flight = 0;      ///< ScheduleScope::in_flight
+  std::string schedule_file{};     ///< the content of parallel.schedule_file
+  std::int64_t shard = 1;  ///< neighbouring data ranks that divide one copy of what the exchange divides
   const ExchangeKind* exchange = nullptr;
   const ScheduleKind* schedule = nullptr;
   ParamValues values;  ///< of the deck; contains at least section parallel
 
   GridExtents extents() const;
-  /// What the stage at `coordinates` does with a step of `micro_batches`.
-  Schedule schedule_of(const Coordinates& coordinates, std::int64_t micro_batches) const;
+  /// What schedules of a step of `micro_batches` are made from.
+  ScheduleScope scope(std::int64_t micro_batches) const;
+  /// The stage of each chunk of the model.
+  std::vector<int> stages_of_chunks() const {
+    return placement.empty() ? schedule->stages_of_chunks(scope(1)) : placement;
+  }
+  /// The chunks that the rank at `coordinates` holds.
+  std::set<int> held_chunks(const Coordinates& coordinates) const;
+  /// What all stages do with a step of `micro_batches`, messages included. Throws ExitCode::usage if the
+  /// lists of several chunks have a problem (find_problems).
+  std::vector<Schedule> schedules(std::int64_t micro_batches, bool is_tied = true) const;
   std::int64_t world_size() const { return tensor * data * pipeline; }
   /// The groups of ranks in which a run communicates: the ranks that compute terms of one loss, all ranks,
   /// the ranks along the tensor and pipeline axes, and the groups of the exchange.

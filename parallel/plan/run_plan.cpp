@@ -63,15 +63,17 @@ std::vector<TrafficRow> traffic_of(const RankProgram& program) {
   return rows;
 }
 
-/// Scratch bytes of one call on rank 0 if comm.algorithm is `name`; for "auto", of the algorithm that needs
-/// the most. For the planned operations no rank needs more, except that halving_doubling may need one more
-/// element on another rank.
+/// Scratch bytes of one call on the rank at `coordinates` if comm.algorithm is `name`; for "auto", of the
+/// algorithm that needs the most. For the planned operations no rank needs more than the first of a group,
+/// except that halving_doubling may need one more element on another rank. Messages need none.
 std::size_t scratch_bytes(const std::string& name, const ListedCall& call, const Coordinates& coordinates) {
+  if (call.operation == CommOperation::send || call.operation == CommOperation::recv) return 0;
   const int ranks = coordinates.extent(call.group);
   const auto of = [&](Algorithm algorithm) -> std::size_t {
     if (algorithm == Algorithm::native) return 0;
     const CollectiveCall collective{call.operation, ranks, call.count};
-    return static_cast<std::size_t>(make_schedule(collective, algorithm, 0).scratch_count) *
+    return static_cast<std::size_t>(
+               make_schedule(collective, algorithm, coordinates.index(call.group)).scratch_count) *
            size_of(call.dtype);
   };
   if (name == "auto") return std::ranges::max(all_algorithms | std::views::transform(of));
@@ -173,9 +175,10 @@ PlannedAttention attention(const ModelPrograms& programs) {
 
 namespace {
 
-RunPlan plan_of(const StepConfig& config, const Platform& platform, int rank) {
+/// `schedule` is the rank's.
+RunPlan plan_of(const StepConfig& config, const Platform& platform, int rank, Schedule schedule) {
   const ModelConfig& model = config.model;
-  const RankProgram program(config, config.parallel.coordinates(rank));
+  const RankProgram program(config, config.parallel.coordinates(rank), std::move(schedule));
   RunPlan plan;
   plan.rank = rank;
   plan.parameters = program.table().num_parameters();
@@ -213,14 +216,19 @@ RunPlan plan_of(const StepConfig& config, const Platform& platform, int rank) {
 
 }  // namespace
 
-RunPlan make_plan(const StepConfig& config, const Platform& platform) {
+std::vector<RunPlan> make_plans(const StepConfig& config, const Platform& platform) {
   const auto ranks_per_stage = static_cast<int>(config.parallel.world_size() / config.parallel.pipeline);
-  RunPlan largest = plan_of(config, platform, 0);
-  for (int stage = 1; stage < config.parallel.pipeline; ++stage) {
-    RunPlan plan = plan_of(config, platform, stage * ranks_per_stage);
-    if (plan.memory_total() > largest.memory_total()) largest = std::move(plan);
+  std::vector<Schedule> schedules = config.parallel.schedules(config.train.accumulation, config.model.tied);
+  std::vector<RunPlan> plans;
+  for (Schedule& schedule : schedules) {
+    const int stage = static_cast<int>(plans.size());
+    plans.push_back(plan_of(config, platform, stage * ranks_per_stage, std::move(schedule)));
   }
-  return largest;
+  return plans;
+}
+
+const RunPlan& largest_of(const std::vector<RunPlan>& plans) {
+  return *std::ranges::max_element(plans, {}, &RunPlan::memory_total);
 }
 
 }  // namespace mylos

@@ -50,9 +50,16 @@ struct Platform {
   bool keeps_snapshot = false;  ///< checkpoints are written while training continues
 };
 
-/// Plans for the stage that needs the most memory, by its first rank: no other rank of a stage holds more of
-/// the model. If the algorithm is "auto", each call is planned
-/// with the algorithm that needs the most scratch.
-RunPlan make_plan(const StepConfig& config, const Platform& platform = {});
+/// Plans by stage, for its first rank: no other rank of a stage holds more of the model. If the algorithm is
+/// "auto", each call is planned with the algorithm that needs the most scratch.
+std::vector<RunPlan> make_plans(const StepConfig& config, const Platform& platform = {});
+
+/// The plan that needs the most memory, of equal ones the first.
+const RunPlan& largest_of(const std::vector<RunPlan>& plans);
+
+/// The plan of the rank that needs the most memory.
+inline RunPlan make_plan(const StepConfig& config, const Platform& platform = {}) {
+  return largest_of(make_plans(config, platform));
+}
 
 }  // namespace mylos

@@ -6,16 +6,19 @@ namespace mylos {
 namespace {
 
 std::vector<Schedule> make(const ScheduleScope& scope) {
-  require(scope.stages == 1, "accumulate has one stage");
-  Schedule schedule;
-  schedule.micro_batches = scope.micro_batches;
-  for (int m = 0; m < scope.micro_batches; ++m) {
-    schedule.actions.push_back({ActionKind::forward, m});
-    schedule.actions.push_back({ActionKind::backward, m});
+  std::vector<Schedule> stages(static_cast<std::size_t>(scope.stages));
+  for (int stage = 0; stage < scope.stages; ++stage) {
+    Schedule& schedule = stages[static_cast<std::size_t>(stage)];
+    schedule.micro_batches = scope.micro_batches;
+    schedule.chunks = scope.stages;
+    for (int m = 0; m < scope.micro_batches; ++m) {
+      schedule.actions.push_back({ActionKind::forward, m, stage});
+      schedule.actions.push_back({ActionKind::backward, m, stage});
+    }
+    schedule.actions.push_back({ActionKind::reduce});
+    schedule.actions.push_back({ActionKind::step});
   }
-  schedule.actions.push_back({ActionKind::reduce});
-  schedule.actions.push_back({ActionKind::step});
-  return {schedule};
+  return stages;
 }
 
 }  // namespace

@@ -66,6 +66,20 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 
+/// An action as text: "forward of micro-batch 3, chunk 1", "activations of micro-batch 3 from stage 0". Made
+/// without allocating.
+class ActionText {
+ public:
+  /// `chunks` is the number of the model's chunks: that of a pass is named if there are several, that of a
+  /// message unless it is 0.
+  ActionText(const Action& action, int chunks);
+  std::string_view view() const { return {text_.data(), size_}; }
+
+ private:
+  std::array<char, 64> text_{};
+  std::size_t size_ = 0;
+};
+
 /// An action and the step that it belongs to.
 struct Occurrence {
   std::size_t index = 0;  ///< of the action
@@ -106,10 +120,12 @@ struct Schedule {
 /// with the number of micro-batches.
 struct ScheduleExcerpt {
   Schedule schedule;
-  Repetition actions;  ///< of `schedule`: the actions of the micro-batch that is repeated
+  Repetition actions;  ///< of `schedule`: the actions of the micro-batches that are repeated
 };
-/// Shortens a schedule that runs more than a few micro-batches one after another; returns any other schedule
-/// in full.
+/// Shortens a schedule whose middle repeats the same actions for micro-batch after micro-batch, in linear
+/// time; returns any other schedule in full. Micro-batches are left out of the middle, and those after them
+/// take their numbers, so that the result is the schedule of fewer micro-batches, and each of its actions has
+/// the slots of all actions that it stands for.
 ScheduleExcerpt excerpt_of(const Schedule& schedule);
 
 /// Assigns slots of activations to micro-batches in flight. There are as many slots as the largest number of
@@ -144,19 +160,47 @@ class SlotAssignment {
   bool is_new_ = false;
 };
 
+/// The times that the passes of a chunk take, in any unit.
+struct PassTimes {
+  double forward = 1.0;
+  double input = 1.0;   ///< ActionKind::backward_input
+  double weight = 1.0;  ///< ActionKind::backward_weight
+
+  double backward() const { return input + weight; }
+  /// The time of an action: 0 if it is no pass.
+  double of(ActionKind kind) const;
+};
+
 /// What schedules are made from.
 struct ScheduleScope {
   int micro_batches = 1;
-  int stages = 1;                       ///< ranks along Axis::pipeline
+  int stages = 1;                       ///< p, ranks along Axis::pipeline
+  int chunks = 1;                       ///< v, parts of the model per stage
+  int in_flight = 0;                    ///< parallel.in_flight: 0 stands for p
+  std::vector<PassTimes> times{};       ///< by chunk of the model; empty: the passes of all chunks take 1
+  std::string_view file{};              ///< the content of parallel.schedule_file
   const ParamValues* values = nullptr;  ///< of the deck; contains at least section parallel
+
+  int num_chunks() const { return stages * chunks; }
+  PassTimes times_of(int chunk) const {
+    return times.empty() ? PassTimes() : times[static_cast<std::size_t>(chunk)];
+  }
 };
 
-/// A way to order the micro-batches of a step, which a deck selects by name.
+/// A way to order the passes of a step, which a deck selects by name.
 struct ScheduleKind {
   const char* name;
   const char* doc;
-  /// Returns the schedules of all stages.
-  std::vector<Schedule> (*make)(const ScheduleScope& scope);
+  /// Chunks per stage; 0: as many as the deck says.
+  int chunks = 1;
+  bool follows_times = false;  ///< whether the lists depend on the times of the passes
+  /// The stage of each chunk; null: chunk c lies on stage c mod p.
+  std::vector<int> (*place)(const ScheduleScope& scope) = nullptr;
+  /// Returns the schedules of all stages, without messages.
+  std::vector<Schedule> (*make)(const ScheduleScope& scope) = nullptr;
+
+  /// The stage of each chunk of the model.
+  std::vector<int> stages_of_chunks(const ScheduleScope& scope) const;
 };
 
 /// All kinds, the default first.

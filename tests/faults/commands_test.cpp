@@ -309,6 +309,49 @@ TEST_F(Commands, TokenizeHoldsBackTheEndOfTheText) {
   for (std::size_t i = 0; i < 250; ++i) ASSERT_EQ(valid_tokens[i], 'a' + (750 + i) % 26);
 }
 
+TEST_F(Commands, InspectShowsTheMessagesOfAStage) {
+  const Outcome outcome = run_alone({"inspect", deck().string(), "--program", "--rank=1",
+                                     "--parallel.pipeline=3", "--train.micro_batch=6"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  for (const char* text :
+       {"step: receive activations of micro-batch 0 from stage 0, forward 0 of chunk 1, ",
+        "\nreceive activations of micro-batches 0, 1 from stage 0: 1 operations, 0.000 GFLOP, 0.000 GB\n"
+        "    0 recv (12288 bytes over pipeline): ",
+        "\nsend activations of micro-batches 0, 1 to stage 2: 1 operations",
+        "\nreceive gradients of micro-batch", "\nsend gradients of micro-batch",
+        "\nevaluate, send activations of micro-batch 0 to stage 2: 1 operations"})
+    EXPECT_THAT(outcome.output, HasSubstr(text));
+}
+
+/// A list that is written can be followed; nothing is written over what is read.
+TEST_F(Commands, DryRunWritesTheSchedule) {
+  const std::string list = (scratch() / "list.csv").string();
+  const Words dry = {"train",
+                     deck().string(),
+                     "--dry-run",
+                     "--parallel.pipeline=2",
+                     "--train.micro_batch=6",
+                     "--write-schedule=" + list};
+  const auto run_with = [&](const Words& more) {
+    Words words = dry;
+    words.insert(words.end(), more.begin(), more.end());
+    return run_alone(words);
+  };
+  EXPECT_EQ(run_with({}).exit_code, 0);
+  EXPECT_EQ(slurp(list), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  const Outcome again = run_with({"--parallel.schedule=file", "--parallel.schedule_file=" + list});
+  EXPECT_EQ(again.exit_code, 2);
+  EXPECT_THAT(again.output, HasSubstr("list.csv is one of the inputs; name another file"));
+  const Outcome followed =
+      run_alone({"train", deck().string(), "--dry-run", "--parallel.pipeline=2", "--train.micro_batch=6",
+                 "--parallel.schedule=file", "--parallel.schedule_file=" + list, "--schedule"});
+  EXPECT_EQ(followed.exit_code, 0) << followed.output;
+  EXPECT_THAT(followed.output, HasSubstr("schedule     file: 2 stages, 2 micro-batches per step"));
+  const Outcome trained = run_alone({"train", deck().string(), "--schedule"});
+  EXPECT_EQ(trained.exit_code, 2);
+  EXPECT_THAT(trained.output, HasSubstr("--schedule, --pass-times and --write-schedule are for --dry-run"));
+}
+
 TEST_F(Commands, InspectShowsTheProgramOfARank) {
   const Outcome outcome =
       run_alone({"inspect", deck().string(), "--program", "--ranks=2", "--parallel.tensor=2"});

@@ -59,6 +59,8 @@ const Words wsd = {"--optim.schedule=wsd", "--optim.decay_steps=1"};
 const Words sgd = {"--optim.name=sgd"};
 const Words zero3 = {"--parallel.exchange=zero3", "--model.layers=3"};
 const Words tensor = {"--parallel.tensor=2"};
+const Words stages = {"--parallel.pipeline=2", "--model.layers=4", "--train.micro_batch=1"};
+const Words even_stages = stages + Words{"--parallel.stages=2,2"};
 const Words bf16 = {"--train.dtype=bf16"};
 const Words choices = {"--eval.choices=choices.jsonl"};
 
@@ -188,7 +190,34 @@ const std::map<std::string, Key> keys = {
       .b = zero3 + Words{"--parallel.reshard=false"},
       .differs = {"gathered_weights", "peak", "calls", "bytes"},
       .ranks = 2}},
-    {"parallel.schedule", refused({"--parallel.schedule=another"})},
+    {"parallel.schedule",
+     {.a = even_stages,
+      .b = even_stages + Words{"--parallel.schedule=gpipe"},
+      .differs = {"activations", "peak"},
+      .ranks = 2}},
+    {"parallel.pipeline",
+     {.b = even_stages,
+      .differs = memory + other_tensors + Names{"model", "workspace", "calls", "bytes", "communication"},
+      .ranks = 2,
+      .may_differ = numbers}},
+    {"parallel.chunks",
+     {.a = stages + Words{"--parallel.schedule=interleaved", "--parallel.chunks=2"},
+      .b = stages + Words{"--parallel.schedule=interleaved", "--parallel.chunks=3"},
+      .differs = memory + Names{"calls", "bytes"},
+      .ranks = 2,
+      .may_differ = numbers + Names{"workspace"}}},
+    {"parallel.schedule_file", refused({"--parallel.schedule=file", "--parallel.schedule_file=missing.csv"})},
+    {"parallel.stages",
+     {.a = even_stages,
+      .b = stages + Words{"--parallel.stages=1,3"},
+      .differs = memory,
+      .ranks = 2,
+      .may_differ = numbers + Names{"workspace"}}},
+    {"parallel.in_flight",
+     {.a = even_stages + Words{"--parallel.schedule=zero_bubble"},
+      .b = even_stages + Words{"--parallel.schedule=zero_bubble", "--parallel.in_flight=1"},
+      .differs = {"activations", "peak"},
+      .ranks = 2}},
     {"backend.compute", shown_by("RestartRules.KeepsTheBackendsAndThreadsOfTheRun")},
     {"backend.comm",
      {.a = {"--backend.comm=shm"},

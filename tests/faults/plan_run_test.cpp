@@ -66,9 +66,9 @@ class PlannedRun : public RunTest {
     EXPECT_EQ(at("tokens"), 2.0 * static_cast<double>(plan.tokens_per_step));
     EXPECT_EQ(read_table("run", "checkpoints")["bytes"].at(0), static_cast<double>(plan.checkpoint_bytes));
 
-    // After the step, the trainer gathers 8 numbers of each rank: times, memory, a stop request.
+    // After the step, the trainer gathers 9 numbers of each rank: times, memory, a stop request.
     std::uint64_t calls = 1;
-    std::map<std::string, double> payload = {{"payload_world_all_gather", 8.0 * 8.0 * ranks}};
+    std::map<std::string, double> payload = {{"payload_world_all_gather", 9.0 * 8.0 * ranks}};
     for (const TrafficRow& row : plan.traffic) {
       calls += row.calls;
       payload[fmt::format("payload_{}_{}", row.axis, name_of(row.operation))] +=

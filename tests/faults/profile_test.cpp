@@ -86,6 +86,7 @@ TEST_F(Profile, IsDrawnInTheReportEvenAfterARestart) {
   EXPECT_EQ(train("run", {"--profile.step=2", "--train.stop_step=4"}).exit_code, 0);
   const fs::path report = run_path("run") / "report.html";
   EXPECT_THAT(slurp(report), HasSubstr("step 2 of rank 0"));
+  EXPECT_THAT(slurp(report), Not(HasSubstr("Schedule of the pipeline")));
   const Outcome rest = train("run", {"--restart", "--profile.step=6"});
   EXPECT_EQ(rest.exit_code, 0) << rest.output;
   EXPECT_THAT(rest.output, HasSubstr("bitwise"));
@@ -96,6 +97,35 @@ TEST_F(Profile, IsDrawnInTheReportEvenAfterARestart) {
   spill(trace_path(6), "{");
   EXPECT_EQ(run_mylos({"report", run_path("run").string()}, {.ranks = 1}).exit_code, 0);
   EXPECT_THAT(slurp(report), HasSubstr("step 2 of rank 0"));
+}
+
+TEST_F(Profile, DrawsTheScheduleOfAPipeline) {
+  for (const auto& [schedule, letters] : {std::pair{"1f1b", "FB"}, std::pair{"zero_bubble", "FIW"}}) {
+    SCOPED_TRACE(schedule);
+    const Outcome outcome =
+        train("run", {"--parallel.pipeline=2", fmt::format("--parallel.schedule={}", schedule),
+                      "--train.micro_batch=1", "--profile.step=3"});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    const json diagram = json::parse(slurp(trace_path(3))).at("otherData").at("diagram");
+    ASSERT_EQ(diagram.at("ranks").size(), 2U);
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      const json& traced = diagram.at("ranks")[rank];
+      const json& simulated = diagram.at("simulation")[rank];
+      EXPECT_EQ(traced.at("passes"), simulated.at("passes"));
+      EXPECT_LE(traced.at("busy"), traced.at("end"));
+      EXPECT_LE(traced.at("end"), diagram.at("traced"));
+      for (const json* row : {&traced, &simulated}) {
+        const std::string kinds = row->at("kinds");
+        for (const char letter : std::string_view(letters))
+          EXPECT_NE(kinds.find(letter), std::string::npos) << letter;
+      }
+    }
+    EXPECT_GT(diagram.at("simulated"), 0);
+    const std::string report = slurp(run_path("run") / "report.html");
+    EXPECT_THAT(report, HasSubstr("Schedule of the pipeline"));
+    EXPECT_THAT(report, HasSubstr(fmt::format("pattern id=\"work-{}\"", letters[1])));
+    std::filesystem::remove_all(run_path("run"));
+  }
 }
 
 TEST_F(Profile, IsOffByDefault) {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <set>
 #include <string>
@@ -51,7 +52,8 @@ std::string malformed(std::string_view html) {
 void expect_whole(const std::string& html) {
   EXPECT_EQ(malformed(html), "");
   EXPECT_EQ(html.find("http"), std::string::npos);
-  EXPECT_EQ(html.find("url("), std::string::npos);
+  for (std::size_t at = html.find("url("); at != std::string::npos; at = html.find("url(", at + 1))
+    EXPECT_EQ(html.substr(at + 4, 1), "#") << "only what the file contains";
   EXPECT_EQ(html.find("src="), std::string::npos);
   for (const char* word : {"nan", "inf"}) {
     for (const char* before : {" ", "\"", "M", "L", ">"}) {
@@ -198,6 +200,115 @@ TEST(HtmlReport, BarsOfTimeByOperation) {
   EXPECT_NE(html.find("23 others"), std::string::npos);
   EXPECT_NE(html.find("operation 16<"), std::string::npos);
   EXPECT_EQ(html.find("operation 17<"), std::string::npos);
+}
+
+// A pipeline of `stages` ranks with `micro_batches`, whose passes take 1 ms each. In the traced step, the
+// last forward pass has a wait in it, and an update follows.
+StepDiagram diagram_of(int stages, int micro_batches) {
+  constexpr std::int64_t pass = 1'000'000;
+  StepDiagram diagram{.num_ranks = stages, .num_stages = stages, .simulation = {}, .ranks = {}};
+  for (int stage = 0; stage < stages; ++stage) {
+    DiagramRow row{
+        .stage = stage, .passes = 2 * micro_batches, .busy = 2 * micro_batches * pass, .spans = {}};
+    for (int i = 0; i < 2 * micro_batches; ++i) {
+      const std::int64_t begin = (stage + i) * pass;
+      const WorkKind kind = i < micro_batches ? WorkKind::forward : WorkKind::backward;
+      row.spans.push_back({kind, i % micro_batches, stage, begin, begin + pass});
+    }
+    row.end = row.spans.back().end;
+    diagram.simulation.push_back(row);
+    row.rank = stage;
+    WorkSpan& last = row.spans[static_cast<std::size_t>(micro_batches) - 1];
+    const WorkSpan rest{last.kind, last.micro_batch, last.chunk, last.begin + 600'000, last.end};
+    last.end -= 600'000;
+    row.spans.insert(row.spans.begin() + micro_batches,
+                     {{WorkKind::wait, -1, -1, last.end, rest.begin}, rest});
+    row.spans.push_back({WorkKind::update, -1, -1, row.end, row.end + pass});
+    row.end += pass;
+    row.busy += pass - 200'000;
+    diagram.ranks.push_back(row);
+  }
+  diagram.finish(2500);
+  return diagram;
+}
+
+std::size_t count_of(const std::string& text, std::string_view part) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST(HtmlReport, DrawsTheScheduleOfAPipeline) {
+  ReportData data = run_of(5);
+  data.profile.step = 3;
+  EXPECT_EQ(html_report(data).find("Schedule of the pipeline"), std::string::npos);
+  data.diagram = diagram_of(2, 4);
+  const std::string html = html_report(data);
+  expect_whole(html);
+  for (const char* text :
+       {"step 3: simulated 9.00 ms", "traced 10.00 ms, 1.11 times as long", "ends at 9.00 ms, 1.00 times",
+        "<b>F</b> forward", "<b>B</b> backward", "<b>U</b> update", "waiting for other ranks",
+        R"(<li><b>stage 1</b>idle 11.1 %</li>)", R"(<li><b>stage 1</b>idle 12.0 %</li>)", ">F3</text>",
+        R"(<pattern id="work-F")", R"(<pattern id="work-B")", R"(<pattern id="work-U")",
+        "<title>forward, micro-batch 2, 3.00 to 4.00 ms</title>",
+        "<title>waiting for other ranks, 3.40 to 3.60 ms</title>", "<title>end of the simulation</title>",
+        R"(<th scope="row">stage 1</th><td>8</td><td>8.00</td><td>8.80</td><td>11.1 %</td><td>12.0 %</td>)",
+        R"(<th scope="row">stage 0</th><td>forward</td><td>3</td><td>0</td><td>3.00 to 4.00</td>)"
+        R"(<td>3.00 to 4.00</td>)"}) {
+    EXPECT_NE(html.find(text), std::string::npos) << text;
+  }
+  EXPECT_EQ(html.find("work-W"), std::string::npos) << "kinds that do not occur";
+  EXPECT_EQ(html.find(" are drawn"), std::string::npos);
+}
+
+TEST(HtmlReport, NamesTheChunkOfAPassIfAStageHasSeveral) {
+  ReportData data = run_of(1);
+  data.diagram = diagram_of(2, 4);
+  for (std::vector<DiagramRow>* rows : {&data.diagram.simulation, &data.diagram.ranks}) {
+    for (DiagramRow& row : *rows) row.spans.front().chunk += 2;
+  }
+  const std::string html = html_report(data);
+  expect_whole(html);
+  EXPECT_NE(html.find(">3F0</text>"), std::string::npos);
+  EXPECT_NE(html.find("<title>forward, micro-batch 0, chunk 3, "), std::string::npos);
+}
+
+TEST(HtmlReport, DrawsManyStagesAndTheBeginningOfALongStep) {
+  ReportData data = run_of(5);
+  data.diagram = diagram_of(48, 8);
+  std::string html = html_report(data);
+  expect_whole(html);
+  EXPECT_NE(html.find("<b>stage 47</b>"), std::string::npos);
+
+  data.diagram = diagram_of(4, 20'000);
+  html = html_report(data);
+  expect_whole(html);
+  EXPECT_LT(html.size(), 1'200'000U);
+  EXPECT_LE(count_of(html, "<rect x="), 5100U);
+  EXPECT_GE(count_of(html, "<rect x="), 4800U);
+  EXPECT_NE(html.find("Only the first 626.0 of 40004.0 ms are drawn"), std::string::npos);
+
+  data.diagram = diagram_of(4, 4);
+  data.diagram.num_ranks = 64;
+  EXPECT_NE(html_report(data).find("4 of 64 ranks are drawn: the first of each stage."), std::string::npos);
+}
+
+TEST(HtmlReport, ADiagramWithoutTimesOrSimulation) {
+  ReportData data = run_of(1);
+  data.diagram = diagram_of(2, 4);
+  data.diagram.simulation.clear();
+  data.diagram.simulated = 0;  // no operation fitted into the trace
+  expect_whole(html_report(data));
+  data.diagram.shown = 0;
+  EXPECT_EQ(html_report(data).find("Schedule of the pipeline"), std::string::npos);
+  data.diagram = diagram_of(2, 4);
+  for (DiagramRow& row : data.diagram.ranks) {
+    for (WorkSpan& span : row.spans) span.begin = span.end = 0;
+  }
+  for (DiagramRow& row : data.diagram.simulation) row.spans.clear();
+  expect_whole(html_report(data));
+  data.diagram.shown = data.diagram.traced = std::numeric_limits<std::int64_t>::max();
+  expect_whole(html_report(data));
 }
 
 TEST(HtmlReport, EscapesEveryText) {

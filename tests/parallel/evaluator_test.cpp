@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/base/kinds.hpp"
 #include "tests/io/io_test_util.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
@@ -51,15 +52,49 @@ class Evaluation : public testing::Test {
     return open_dataset(parse_sources(file().string()), TokenFile::most_ids, seq_len, 1);
   }
   int ranks() const { return world_->size(); }
+  /// The configurations with stages on all ranks: on 4, also with two tensor or data ranks each.
+  std::vector<RunConfig> with_stages(std::int64_t micro_batch) const {
+    std::vector<RunConfig> runs;
+    const auto add = [&](int data, int tensor, int pipeline, const char* schedule, int chunks = 1) {
+      RunConfig run = config(data, micro_batch);
+      run.model.layers = 4;
+      run.parallel.tensor = tensor;
+      run.parallel.pipeline = pipeline;
+      run.parallel.chunks = chunks;
+      run.parallel.schedule = &find_kind(schedules(), schedule);
+      run.train.accumulation = pipeline;
+      run.train.global_batch *= pipeline;
+      runs.push_back(run);
+    };
+    if (ranks() > 1 && ranks() <= 4) add(1, 1, ranks(), "1f1b");
+    if (ranks() == 2) add(1, 1, 2, "interleaved", 3);
+    if (ranks() == 2 || ranks() == 3) add(1, 1, ranks(), "zero_bubble_v");
+    if (ranks() == 2 || ranks() == 3) {  // fewer micro-batches per step than an evaluation takes at once
+      add(1, 1, ranks(), "zero_bubble_v");
+      runs.back().train.global_batch /= runs.back().train.accumulation;
+      runs.back().train.accumulation = 1;
+      add(1, 1, ranks(), "zero_bubble_v");
+      runs.back().parallel.in_flight = 1;
+    }
+    if (ranks() == 4) add(1, 2, 2, "interleaved", 2);
+    if (ranks() == 4) add(2, 1, 2, "zero_bubble_v");
+    return runs;
+  }
+  static std::string text_of(const RunConfig& run) {
+    return fmt::format("{} stages of {}, {} tensor ranks, batches of {}", run.parallel.pipeline,
+                       run.parallel.schedule->name, run.parallel.tensor, run.train.micro_batch);
+  }
 
   /// The result of one window.
   struct Window {
     double loss = 0.0;  ///< sum
     std::int64_t correct = 0;
   };
-  std::vector<Window> windows() {
+  std::vector<Window> windows(std::int64_t layers = 1) {
     MemoryLedger ledger;
-    MiniTrainer trainer(backend_, ledger, *self_, config(1, 1));
+    RunConfig run = config(1, 1);
+    run.model.layers = layers;
+    MiniTrainer trainer(backend_, ledger, *self_, run);
     const TokenDataset data = dataset();
     std::vector<Window> windows(num_windows);
     std::vector<std::int32_t> tokens(seq_len + 1);
@@ -124,6 +159,17 @@ TEST_F(Evaluation, CountsEachWindowOnceOnEveryLayout) {
           expect_windows(run, expected);
         }
       }
+    }
+  }
+}
+
+/// Fewer batches than stages included.
+TEST_F(Evaluation, CountsEachWindowOnceOnEveryStage) {
+  const std::vector<Window> expected = windows(4);
+  for (const std::int64_t micro_batch : {1, 2, 9}) {
+    for (const RunConfig& run : with_stages(micro_batch)) {
+      SCOPED_TRACE(text_of(run));
+      expect_windows(run, expected);
     }
   }
 }
@@ -204,9 +250,11 @@ class StridedEvaluation : public Evaluation {
   }
 
   /// The losses of all tokens except each file's first, by a plain loop over windows on this rank alone.
-  std::vector<TargetResult> targets(std::int64_t stride) {
+  std::vector<TargetResult> targets(std::int64_t stride, std::int64_t layers = 1) {
     MemoryLedger ledger;
-    MiniTrainer trainer(backend_, ledger, *self_, config(1, 1));
+    RunConfig run = config(1, 1);
+    run.model.layers = layers;
+    MiniTrainer trainer(backend_, ledger, *self_, run);
     std::vector<TargetResult> results;
     for (const std::vector<std::uint16_t>& file : files_) {
       std::size_t done = 1;  // tokens of the file
@@ -284,6 +332,26 @@ TEST_F(StridedEvaluation, CountsEachTargetOnceOnEveryLayout) {
         EXPECT_NEAR(result.bits_per_byte().value_or(0.0), loss / std::log(2.0) / static_cast<double>(bytes),
                     1e-6);
       }
+    }
+  }
+}
+
+TEST_F(StridedEvaluation, CountsEachTargetOnceOnEveryStage) {
+  const TokenDataset data = parts();
+  const std::vector<TargetResult> expected = targets(7, 4);
+  for (const std::int64_t micro_batch : {1, 9}) {
+    for (const RunConfig& run : with_stages(micro_batch)) {
+      SCOPED_TRACE(text_of(run));
+      MemoryLedger ledger;
+      MiniTrainer trainer(backend_, ledger, *world_, run);
+      std::vector<TargetResult> seen;
+      const auto take = [&](std::span<const TargetResult> results) {
+        seen.insert(seen.end(), results.begin(), results.end());
+      };
+      const EvalResult result =
+          *evaluate(trainer.executor(), backend_, data, trainer.grid(), {.stride = 7, .take_targets = take});
+      expect_targets(seen, expected, run.parallel.tensor == 1);
+      EXPECT_EQ(result.tokens, num_targets);
     }
   }
 }

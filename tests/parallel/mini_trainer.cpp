@@ -152,7 +152,7 @@ template <class Of>
 std::vector<float> MiniTrainer::joined_values(const Parameter& parameter, const Of& of) {
   std::vector<float> values(static_cast<std::size_t>(product(parameter.shape)));
   const auto part_of_whole = [&](std::size_t part, const Piece& piece) {
-    if (parameter.twin > 0) return;
+    if (!parameter.is_split(Axis::tensor) && grid_.coordinates().index(Axis::tensor) > 0) return;
     const std::vector<float> own = to_host(of(part).flat(piece.offset, piece.count));
     for_each_element(piece,
                      [&](std::int64_t whole, std::int64_t local) { at(values, whole) = at(own, local); });

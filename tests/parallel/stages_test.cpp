@@ -1,73 +1,279 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Stages on two and four ranks, with schedules that decks cannot request yet, against one rank that holds the
-// whole model.
+// Pipelines against the same layout with one stage.
 #include <algorithm>
+#include <cstdlib>
 #include <map>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "core/base/kinds.hpp"
 #include "core/communication/forwarding_communicator.hpp"
 #include "parallel/engine/list_check.hpp"
+#include "parallel/engine/replica_check.hpp"
 #include "parallel/plan/run_plan.hpp"
+#include "parallel/schedule/problems.hpp"
+#include "parallel/schedule/schedule_file.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
-#include "tests/support/schedule_problems.hpp"
+#include "tests/support/seed.hpp"
 #include "tests/support/test_plugins.hpp"
 
 namespace mylos {
 namespace {
 
-using enum ActionKind;
+/// How the ranks divide the work.
+struct StagedLayout {
+  const char* schedule;
+  int pipeline, data, tensor;
+  int chunks = 1;
+  const char* exchange = "ddp";
 
-/// The schedule of one stage in 1F1B order (Narayanan et al., "PipeDream", SOSP 2019): after a warm-up, one
-/// forward pass alternates with one backward pass. With `receives_early`, each message is received one pass
-/// before its use.
-Schedule stage_1f1b(int stage, int stages, int micro_batches, bool receives_early) {
-  Schedule schedule{.actions = {}, .micro_batches = micro_batches, .chunks = stages};
-  std::vector<Action> passes;
-  const int warm_up = std::min(stages - 1 - stage, micro_batches);
-  for (int m = 0; m < warm_up; ++m) passes.push_back({forward, m, stage});
-  for (int m = warm_up; m < micro_batches; ++m) {
-    passes.push_back({forward, m, stage});
-    passes.push_back({backward, m - warm_up, stage});
+  int ranks() const { return pipeline * data * tensor; }
+};
+
+/// Those of the matrix; the schedule "any" stands for every one that has one chunk per stage.
+constexpr StagedLayout layouts[] = {
+    {"any", 2, 1, 1},
+    {"any", 3, 1, 1},
+    {"any", 4, 1, 1},
+    {"any", 2, 2, 1},
+    {"any", 2, 1, 2},
+    {"any", 2, 2, 1, 1, "zero1"},
+    {"interleaved", 2, 1, 1, 2},
+    {"interleaved", 4, 1, 1, 2},
+    {"zero_bubble_v", 2, 1, 1},
+    {"zero_bubble_v", 2, 2, 1, 1, "zero1"},
+    {"zero_bubble_v", 4, 1, 1},
+    {"zero_bubble", 2, 1, 1},
+    {"file", 2, 1, 1, 2},
+};
+constexpr const char* one_chunk_each[] = {"accumulate", "gpipe", "1f1b", "zero_bubble"};
+
+/// A run with stages, and how it differs from the others.
+struct StagedCase {
+  StagedLayout layout;
+  std::string schedule;
+  int micro_batches = 1;
+  Recompute recompute = Recompute::none;
+  DType dtype = DType::fp32;
+  bool tied = false;
+  bool is_uneven = false;
+
+  std::string text() const {
+    return fmt::format("{} on {} x {} x {}, {} chunks each, {}, {} micro-batches, recompute {}, {}, {}, {}",
+                       schedule, layout.pipeline, layout.data, layout.tensor, layout.chunks, layout.exchange,
+                       micro_batches, static_cast<int>(recompute), name_of(dtype), tied ? "tied" : "untied",
+                       is_uneven ? "uneven" : "even");
   }
-  for (int m = micro_batches - warm_up; m < micro_batches; ++m) passes.push_back({backward, m, stage});
-  const auto message = [&](ActionKind kind, int m, int peer) {
-    schedule.actions.push_back({.kind = kind, .micro_batch = m, .chunk = stage, .peer = peer});
-  };
-  const auto receive = [&](const Action& pass) {
-    if (pass.kind == forward && stage > 0) message(receive_forward, pass.micro_batch, stage - 1);
-    if (pass.kind == backward && stage + 1 < stages) message(receive_backward, pass.micro_batch, stage + 1);
-  };
-  const std::size_t distance = receives_early ? 1 : 0;
-  for (std::size_t i = 0; i < std::min(distance, passes.size()); ++i) receive(passes[i]);
-  for (std::size_t i = 0; i < passes.size(); ++i) {
-    if (i + distance < passes.size()) receive(passes[i + distance]);
-    schedule.actions.push_back(passes[i]);
-    if (passes[i].kind == forward && stage + 1 < stages)
-      message(send_forward, passes[i].micro_batch, stage + 1);
-    if (passes[i].kind == backward && stage > 0) message(send_backward, passes[i].micro_batch, stage - 1);
+};
+
+std::vector<StagedCase> all_cases(int ranks) {
+  std::vector<StagedCase> cases;
+  for (const StagedLayout& layout : layouts) {
+    if (layout.ranks() != ranks) continue;
+    std::vector<std::string> schedules = {layout.schedule};
+    if (schedules.front() == "any") schedules.assign(std::begin(one_chunk_each), std::end(one_chunk_each));
+    for (const std::string& schedule : schedules) {
+      for (int m = 1; m <= 8; ++m) {
+        if (schedule == "interleaved" && m % layout.pipeline != 0) continue;
+        for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::block}) {
+          for (const DType dtype : {DType::fp32, DType::bf16}) {
+            for (const bool tied : {false, true}) {
+              for (const bool is_uneven : {false, true})
+                cases.push_back({layout, schedule, m, recompute, dtype, tied, is_uneven});
+            }
+          }
+        }
+      }
+    }
   }
-  schedule.actions.push_back({reduce});
-  schedule.actions.push_back({step});
-  return schedule;
+  return cases;
 }
 
-template <bool receives_early>
-std::vector<Schedule> make_1f1b(const ScheduleScope& scope) {
-  std::vector<Schedule> schedules;
-  for (int stage = 0; stage < scope.stages; ++stage)
-    schedules.push_back(stage_1f1b(stage, scope.stages, scope.micro_batches, receives_early));
-  return schedules;
+/// Some cases, drawn by the seed of the tests: 24, or as many as MYLOS_MATRIX says.
+std::vector<StagedCase> some_cases(int ranks) {
+  std::vector<StagedCase> cases = all_cases(ranks);
+  const char* wanted = std::getenv("MYLOS_MATRIX");
+  const std::size_t most = wanted != nullptr ? std::strtoul(wanted, nullptr, 10) : 24;
+  std::mt19937 random(test::seed_of_tests());
+  std::shuffle(cases.begin(), cases.end(), random);
+  cases.resize(std::min(cases.size(), most));
+  return cases;
 }
 
-const ScheduleKind one_forward_one_backward{.name = "1f1b", .doc = "", .make = make_1f1b<false>};
-const ScheduleKind receives_early{.name = "1f1b, early", .doc = "", .make = make_1f1b<true>};
+/// The list of zero_bubble_v, whose chunks a file places as well.
+std::string file_text(int pipeline, int micro_batches) {
+  return schedule_text(find_kind(schedules(), "zero_bubble_v")
+                           .make({.micro_batches = micro_batches, .stages = pipeline, .chunks = 2}));
+}
 
-constexpr int micro_batches = 6;
+class Stages : public testing::Test {
+ protected:
+  static RunConfig config(const StagedCase& own) {
+    ModelConfig model;
+    model.layers = 7;
+    model.heads = 2;
+    model.width = 32;
+    model.context = 16;
+    model.vocab = 131;
+    model.dropout = 0.1F;
+    model.tied = own.tied;
+    const StagedLayout& layout = own.layout;
+    RunConfig config = mini_config(model, std::int64_t{2} * layout.data * own.micro_batches, 16, layout.data,
+                                   own.micro_batches);
+    config.train.dtype = own.dtype;
+    config.train.recompute = own.recompute;
+    config.guard.clip_norm = 0.0F;
+    config.parallel.tensor = layout.tensor;
+    if (layout.tensor > 1) config.parallel.splits = {.vocab = true, .sequence = true};
+    const bool shards = std::string_view(layout.exchange) == "zero1";
+    set_exchange(config, layout.exchange, shards ? layout.data : 1);
+    return config;
+  }
+  /// The same with stages.
+  static RunConfig staged(const StagedCase& own) {
+    RunConfig run = config(own);
+    run.parallel.pipeline = own.layout.pipeline;
+    run.parallel.chunks = own.layout.chunks;
+    run.parallel.schedule = &find_kind(schedules(), own.schedule);
+    if (own.schedule == "file")
+      run.parallel.schedule_file = file_text(own.layout.pipeline, own.micro_batches);
+    const int chunks = run.parallel.scope(1).num_chunks();
+    // The first chunk has the embedding only, the last the head only.
+    if (own.is_uneven) {
+      for (int chunk = 1; chunk < chunks; ++chunk)
+        run.parallel.cuts.push_back(chunk + 1 == chunks ? 8 : chunk);
+      if (chunks == 2) run.parallel.cuts = {own.micro_batches % 2 == 0 ? 1 : 8};
+      for (int chunk = 0; chunk < chunks; ++chunk) {
+        const double time = 1.0 + chunk;
+        run.parallel.times.push_back({.forward = time, .input = 2.0 * time, .weight = time});
+      }
+    }
+    return run;
+  }
+
+  /// Losses and norms of some steps, and the weights of the rank's stage.
+  struct Outcome {
+    std::vector<float> losses, norms;
+    std::map<std::string, std::vector<float>> weights;
+  };
+  Outcome train(const RunConfig& run, Communicator& ranks, int steps) {
+    MemoryLedger ledger;
+    MiniTrainer trainer(backend_, ledger, ranks, run);
+    check_lists(backend_, trainer.grid(), trainer.program());
+    expect_planned(run, trainer, ledger);
+    Outcome outcome;
+    for (std::int64_t number = 1; number <= steps; ++number) {
+      const StepScalars scalars = trainer.step(walk_tokens(run, number));
+      outcome.losses.push_back(scalars.loss);
+      outcome.norms.push_back(scalars.gradient_norm);
+    }
+    for (const Parameter& parameter : trainer.table().parameters())
+      outcome.weights[parameter.name] = trainer.weight(parameter.name);
+    const std::vector<StateHash> hashes = hash_states(backend_, trainer.state(), trainer.grid());
+    EXPECT_EQ(compare_replicas(backend_, trainer.state(), trainer.grid(), hashes), "");
+    return outcome;
+  }
+
+  /// The plan of this rank's program is what the ledger has.
+  static void expect_planned(const RunConfig& run, const MiniTrainer& trainer, const MemoryLedger& ledger) {
+    const RankProgram program(run, trainer.grid().coordinates());
+    std::map<MemoryCategory, std::size_t> planned;
+    for (const Storage& storage : program.storages().all()) {
+      if (storage.persists && storage.within < 0) planned[storage.category] += storage.bytes;
+    }
+    for (const auto& [arena, bytes] : program.places().arenas()) planned[arena.category] += bytes;
+    for (const MemoryCategory category : {MemoryCategory::parameters, MemoryCategory::gradients,
+                                          MemoryCategory::optimizer, MemoryCategory::activations})
+      EXPECT_EQ(ledger.current(category), planned[category]) << name_of(category);
+  }
+
+  void compare(const StagedCase& own, int steps) {
+    SCOPED_TRACE(own.text());
+    const RunConfig run = staged(own);
+    EXPECT_EQ(find_problems(run.parallel.schedules(own.micro_batches)), std::vector<std::string>());
+    const Outcome divided = train(run, *world_, steps);
+    const int of_stage = own.layout.data * own.layout.tensor;
+    const auto stage = world_->split(world_->rank() / of_stage, world_->rank() % of_stage);
+    const Outcome whole = train(config(own), of_stage == 1 ? *self_ : *stage, steps);
+    for (std::size_t i = 0; i < whole.losses.size(); ++i) {
+      const double tolerance = own.dtype == DType::fp32 ? 2e-5 : 2e-2;
+      EXPECT_NEAR(divided.losses[i] / whole.losses[i], 1.0, own.tied ? tolerance : 0.0);
+      EXPECT_NEAR(divided.norms[i] / whole.norms[i], 1.0, own.tied ? tolerance : 1e-6);
+    }
+    EXPECT_FALSE(divided.weights.empty());
+    if (own.tied) return;
+    for (const auto& [name, weights] : divided.weights) EXPECT_EQ(weights, whole.weights.at(name)) << name;
+  }
+
+  ComputeBackend& backend_ = test_backends(1).at("kokkos");
+  std::unique_ptr<Communicator> world_ = open_communicator("shm", &backend_);
+  std::unique_ptr<Communicator> self_ = open_communicator("self", &backend_);
+};
+
+TEST_F(Stages, ComputeWhatOneStageDoes) {
+  const int steps = std::getenv("MYLOS_MATRIX") != nullptr ? 20 : 3;
+  for (const StagedCase& own : some_cases(world_->size())) {
+    if (world_->rank() == 0) fmt::print("  {}\n", own.text());
+    compare(own, steps);
+    if (HasFatalFailure()) return;
+  }
+}
+
+/// A tied matrix is a copy on both ends, and the norm counts it once.
+TEST_F(Stages, KeepOneTiedMatrix) {
+  if (world_->size() < 2 || world_->size() > 4) GTEST_SKIP() << "needs 2 to 4 ranks";
+  const StagedCase own{
+      .layout = {"1f1b", world_->size(), 1, 1}, .schedule = "1f1b", .micro_batches = 4, .tied = true};
+  const RunConfig run = staged(own);
+  MemoryLedger ledger;
+  MiniTrainer trainer(backend_, ledger, *world_, run);
+  EXPECT_EQ(trainer.table().num_parameters(), parameters_of(run.model).num_parameters());
+  trainer.step(walk_tokens(run, 1));
+  const bool is_end = world_->rank() == 0 || world_->rank() + 1 == world_->size();
+  const auto& parameters = trainer.table().parameters();
+  const bool has_matrix = std::ranges::find(parameters, "wte.weight", &Parameter::name) != parameters.end();
+  EXPECT_EQ(has_matrix, is_end);
+  // A copy that differs is found, on whichever stage.
+  for (const int stage : {0, world_->size() - 1}) {
+    std::vector<float> saved;
+    const auto flip = [&] {
+      if (world_->rank() != stage) return;
+      const RankState& state = trainer.state();
+      for (std::size_t i = 0; i < state.owned().size(); ++i) {
+        if (trainer.table().unit(state.owned()[i].unit).name != "tied matrix") continue;
+        auto* values = state.weights(state.owned()[i]).as<float>();
+        values[5] = -values[5];
+      }
+    };
+    flip();
+    const std::vector<StateHash> hashes = hash_states(backend_, trainer.state(), trainer.grid());
+    const std::string problem = compare_replicas(backend_, trainer.state(), trainer.grid(), hashes);
+    EXPECT_NE(problem.find("wte.weight differs between replicas"), std::string::npos) << problem;
+    flip();
+  }
+}
+
+/// The norm is summed in another order, so that clipped steps agree to rounding.
+TEST_F(Stages, ClipByTheNormOfTheWholeModel) {
+  if (world_->size() < 2 || world_->size() > 4) GTEST_SKIP() << "needs 2 to 4 ranks";
+  const StagedCase own{.layout = {"1f1b", world_->size(), 1, 1}, .schedule = "1f1b", .micro_batches = 4};
+  RunConfig alone = config(own);
+  RunConfig divided = staged(own);
+  for (RunConfig* run : {&alone, &divided}) {
+    run->guard.clip_norm = 0.1F;
+    run->optimizer = optimizer_config("sgd");
+  }
+  const Outcome whole = train(alone, *self_, 3);
+  for (const auto& [name, weights] : train(divided, *world_, 3).weights) {
+    for (std::size_t i = 0; i < weights.size(); ++i)
+      ASSERT_NEAR(weights[i], whole.weights.at(name)[i], 1e-6) << name << " " << i;
+  }
+}
 
 /// What happened to the messages of a rank, in order: "post 3", "pass", "await 3".
 struct MessageEvent {
@@ -110,96 +316,13 @@ class NotedMessages final : public ForwardingCommunicator {
   int number_ = 0;
 };
 
-class Stages : public testing::Test {
- protected:
-  static RunConfig config(const ScheduleKind& schedule, int stages) {
-    ModelConfig model;
-    model.layers = 5;
-    model.heads = 2;
-    model.width = 32;
-    model.context = 16;
-    model.vocab = 131;
-    model.dropout = 0.1F;
-    model.tied = false;
-    RunConfig config = mini_config(model, 4 * micro_batches, 16, 1, micro_batches);
-    config.guard.clip_norm = 0.0F;
-    config.parallel.schedule = &schedule;
-    config.parallel.pipeline = stages;
-    return config;
-  }
-
-  /// Losses and norms of three steps, and the weights of the rank's stage.
-  struct Outcome {
-    std::vector<float> scalars;
-    std::map<std::string, std::vector<float>> weights;
-  };
-  Outcome train(const RunConfig& run, Communicator& ranks) {
-    MemoryLedger ledger;
-    MiniTrainer trainer(backend_, ledger, ranks, run);
-    check_lists(backend_, trainer.grid(), trainer.program());
-    Outcome outcome;
-    for (std::int64_t number = 1; number <= 3; ++number) {
-      const StepScalars scalars = trainer.step(walk_tokens(run, number));
-      outcome.scalars.insert(outcome.scalars.end(), {scalars.loss, scalars.gradient_norm});
-    }
-    for (const Parameter& parameter : trainer.table().parameters())
-      outcome.weights[parameter.name] = trainer.weight(parameter.name);
-    return outcome;
-  }
-
-  ComputeBackend& backend_ = test_backends(1).at("kokkos");
-  std::unique_ptr<Communicator> world_ = open_communicator("shm", &backend_);
-  std::unique_ptr<Communicator> self_ = open_communicator("self", &backend_);
-};
-
-TEST_F(Stages, ComputeWhatOneRankDoes) {
-  const int stages = world_->size();
-  if (stages != 2 && stages != 4) GTEST_SKIP() << "needs 2 or 4 ranks";
-  EXPECT_EQ(find_problems(one_forward_one_backward.make({.micro_batches = micro_batches, .stages = stages})),
-            std::vector<std::string>());
-  const Outcome whole = train(config(*schedules().front(), 1), *self_);
-  for (const ScheduleKind* schedule : {&one_forward_one_backward, &receives_early}) {
-    for (const bool is_even : {true, false}) {
-      SCOPED_TRACE(fmt::format("{}, even {}", schedule->name, is_even));
-      RunConfig run = config(*schedule, stages);
-      if (!is_even) run.parallel.cuts = stages == 2 ? std::vector{1} : std::vector{2, 3, 5};
-      const Outcome own = train(run, *world_);
-      for (const auto& [name, weights] : own.weights) EXPECT_EQ(weights, whole.weights.at(name)) << name;
-      // The first stage has the embedding and no other block, if the cuts say so.
-      if (world_->rank() == 0 && !is_even && stages == 2) {
-        EXPECT_EQ(own.weights.size(), 2U);
-      }
-      for (std::size_t i = 0; i < own.scalars.size(); i += 2) {
-        EXPECT_EQ(own.scalars[i], whole.scalars[i]);
-        EXPECT_NEAR(own.scalars[i + 1] / whole.scalars[i + 1], 1.0, 1e-6);
-      }
-    }
-  }
-}
-
-/// The norm is summed in another order, so that clipped steps agree to rounding.
-TEST_F(Stages, ClipByTheNormOfTheWholeModel) {
-  const int stages = world_->size();
-  if (stages != 2 && stages != 4) GTEST_SKIP() << "needs 2 or 4 ranks";
-  RunConfig alone = config(*schedules().front(), 1);
-  RunConfig divided = config(one_forward_one_backward, stages);
-  for (RunConfig* run : {&alone, &divided}) {
-    run->guard.clip_norm = 0.1F;
-    run->optimizer = optimizer_config("sgd");
-  }
-  const Outcome whole = train(alone, *self_);
-  for (const auto& [name, weights] : train(divided, *world_).weights) {
-    for (std::size_t i = 0; i < weights.size(); ++i)
-      ASSERT_NEAR(weights[i], whole.weights.at(name)[i], 1e-6) << name << " " << i;
-  }
-}
-
-/// Between the posting and the awaiting of a message at least one pass begins, unless the list has no pass
-/// there.
+/// Every message is awaited within the step, and most are under way during a pass that does not use them.
 TEST_F(Stages, MessagesAreUnderWayDuringPasses) {
-  const int stages = world_->size();
-  if (stages != 2 && stages != 4) GTEST_SKIP() << "needs 2 or 4 ranks";
-  const RunConfig run = config(receives_early, stages);
+  if (world_->size() < 2 || world_->size() > 4) GTEST_SKIP() << "needs 2 to 4 ranks";
+  constexpr int micro_batches = 6;
+  const StagedCase own{
+      .layout = {"1f1b", world_->size(), 1, 1}, .schedule = "1f1b", .micro_batches = micro_batches};
+  const RunConfig run = staged(own);
   NotedMessages noted{NextCommunicator(*world_)};
   MemoryLedger ledger;
   TrafficCounter traffic;
@@ -233,35 +356,21 @@ TEST_F(Stages, MessagesAreUnderWayDuringPasses) {
       is_awaited = events[j].kind == MessageEvent::Kind::await && events[j].message == events[i].message;
     }
     EXPECT_TRUE(is_awaited) << "the next step may overwrite the memory of message " << events[i].message;
-    const bool is_last =
-        std::none_of(events.begin() + static_cast<std::ptrdiff_t>(i), events.end(),
-                     [](const MessageEvent& event) { return event.kind == MessageEvent::Kind::pass; });
-    EXPECT_TRUE(passes >= 1 || is_last) << "message " << events[i].message;
     // A pass that does not use the message begins before the one that does.
     overlapped += passes >= 2 ? 1 : 0;
   }
-  const bool is_outer = world_->rank() == 0 || world_->rank() + 1 == stages;
+  const bool is_outer = world_->rank() == 0 || world_->rank() + 1 == world_->size();
   EXPECT_EQ(messages, (is_outer ? 2 : 4) * micro_batches);
-  EXPECT_GE(overlapped, micro_batches);
+  EXPECT_GE(overlapped, micro_batches / 2);
 }
 
 /// One stage has the embedding alone, so the other needs more.
 TEST_F(Stages, ThePlanIsOfTheStageThatNeedsTheMost) {
   if (world_->size() != 2) GTEST_SKIP() << "needs 2 ranks";
-  for (const int first_of_second : {1, 5}) {
-    RunConfig run = config(one_forward_one_backward, 2);
+  for (const int first_of_second : {1, 7}) {
+    RunConfig run = staged({.layout = {"1f1b", 2, 1, 1}, .schedule = "1f1b", .micro_batches = 4});
     run.parallel.cuts = {first_of_second};
-    const RunPlan plan = make_plan(run);
-    EXPECT_EQ(plan.rank, first_of_second == 1 ? 1 : 0);
-    MemoryLedger ledger;
-    MiniTrainer trainer(backend_, ledger, *world_, run);
-    for (const MemoryCategory category : {MemoryCategory::parameters, MemoryCategory::gradients,
-                                          MemoryCategory::optimizer, MemoryCategory::activations}) {
-      const std::int64_t planned = plan.memory[static_cast<std::size_t>(category)];
-      if (world_->rank() == plan.rank) {
-        EXPECT_EQ(static_cast<std::int64_t>(ledger.current(category)), planned) << name_of(category);
-      }
-    }
+    EXPECT_EQ(make_plan(run).rank, first_of_second == 1 ? 1 : 0);
   }
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
-# Adds an exchange, an operation and a subcommand to a copy of the tree, with no more edits than docs/design.md lists
+# Adds an exchange, a schedule, an operation and a subcommand to a copy of the tree, with no more edits than docs/design.md lists
 # ("Extensions"), builds the copy and uses the additions. Lines in CMake lists do not count as edits.
 # usage: extension_test.sh SOURCE_FOLDER WORK_FOLDER LAUNCH CMAKE_OPTIONS...
 set -euo pipefail
@@ -42,6 +42,10 @@ edit parallel/exchange/exchanges.cpp 1 \
   -e '0,/^extern const ExchangeKind /{//i extern const ExchangeKind dealt_exchange;' -e '}'
 edit parallel/exchange/exchanges.cpp 1 -e 's/{&ddp_exchange\>/&, \&dealt_exchange/'
 
+# The schedule: a declaration and its place in the list.
+edit parallel/schedule/schedules.cpp 1 -e '/^extern const ScheduleKind file_schedule;/i extern const ScheduleKind eager_1f1b_schedule;'
+edit parallel/schedule/schedules.cpp 1 -e 's/^      &file_schedule,$/      \&eager_1f1b_schedule,\n&/'
+
 # The operation: a record and its place in the list of all operations; its place in the backend's list, and a
 # declaration.
 record=$extension/operation.inc
@@ -81,6 +85,7 @@ shows() {
 shows 'mylos largest   RUN|CHECKPOINT   magnitude of the largest weight' "$mylos" help
 shows 'mylos largest RUN|CHECKPOINT: magnitude of the largest weight' "$mylos" help largest
 shows '; dealt: whole units are dealt out to the ranks, which step and store them' "$mylos" help deck parallel
+shows '; eager_1f1b: 1f1b with a warm-up that is twice as long' "$mylos" help deck parallel
 shows 'deal                 integer: 1 to 1000000000, units; default 1' "$mylos" help deck parallel
 shows ', largest_magnitude,' "$mylos" help plugins
 
@@ -130,6 +135,17 @@ diff <(losses ddp) <(losses dealt) || failed "the losses differ from those of dd
 for file in weights.h5 optimizer.h5; do
   cmp "$work"/{ddp,dealt}/checkpoints/step_000006/$file || failed "$file differs from that of ddp"
 done
+
+# --- A run by the new schedule: untied and without clipping, two stages give the bits of one -------------------------
+
+stages=(--model.tied=false --train.micro_batch=1)
+"$launch" 1 "$mylos" train "$work/deck" --progress=plain --run.dir="$work/whole" "${stages[@]}"
+train staged "${stages[@]}" --parallel.pipeline=2 --parallel.schedule=eager_1f1b
+for file in weights.h5 optimizer.h5; do
+  cmp "$work"/{whole,staged}/checkpoints/step_000006/$file || failed "$file differs from that of one stage"
+done
+shows 'bubble       1/9' "$mylos" train "$work/deck" --dry-run --ranks=2 --parallel.pipeline=2 --train.micro_batch=1 \
+  --parallel.schedule=eager_1f1b --schedule --pass-times=1,1,1 --run.dir="$work/planned"
 
 # --- The new subcommand, which runs the new operation -----------------------------------------------------------------
 

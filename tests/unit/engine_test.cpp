@@ -13,10 +13,10 @@
 #include "core/base/kinds.hpp"
 #include "core/communication/forwarding_communicator.hpp"
 #include "core/ops/forwarding_backend.hpp"
+#include "parallel/schedule/problems.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"
 #include "tests/support/distant_backend.hpp"
-#include "tests/support/schedule_problems.hpp"
 #include "tests/support/test_plugins.hpp"
 #include "tests/support/test_schedules.hpp"
 
@@ -62,7 +62,7 @@ class EngineTest : public testing::Test {
   static std::vector<float> run_on(ComputeBackend& backend, Communicator& self, RunConfig config,
                                    const ScheduleKind& kind, std::int64_t steps) {
     config.parallel.schedule = &kind;
-    const Schedule schedule = config.parallel.schedule_of({}, config.train.accumulation);
+    const Schedule schedule = config.parallel.schedules(config.train.accumulation).front();
     EXPECT_EQ(find_problems({&schedule, 1}), std::vector<std::string>());
     MemoryLedger ledger;
     TrafficCounter traffic;
@@ -95,20 +95,21 @@ class EngineTest : public testing::Test {
   std::unique_ptr<Communicator> self_ = open_communicator("self", &backend_);
 };
 
-const ScheduleKind two_chunks{.name = "two chunks", .doc = "", .make = [](const ScheduleScope& /*scope*/) {
-                                return std::vector{Schedule{.actions = {{forward, 0, 0},
-                                                                        {forward, 1, 0},
-                                                                        {forward, 0, 1},
-                                                                        {backward, 0, 1},
-                                                                        {forward, 1, 1},
-                                                                        {backward, 0, 0},
-                                                                        {backward, 1, 1},
-                                                                        {backward, 1, 0},
-                                                                        {reduce},
-                                                                        {step}},
-                                                            .micro_batches = 2,
-                                                            .chunks = 2}};
-                              }};
+const ScheduleKind two_chunks{
+    .name = "two chunks", .doc = "", .chunks = 2, .make = [](const ScheduleScope& /*scope*/) {
+      return std::vector{Schedule{.actions = {{forward, 0, 0},
+                                              {forward, 1, 0},
+                                              {forward, 0, 1},
+                                              {backward, 0, 1},
+                                              {forward, 1, 1},
+                                              {backward, 0, 0},
+                                              {backward, 1, 1},
+                                              {backward, 1, 0},
+                                              {reduce},
+                                              {step}},
+                                  .micro_batches = 2,
+                                  .chunks = 2}};
+    }};
 
 const ScheduleKind ahead{
     .name = "ahead", .doc = "", .make = [](const ScheduleScope& /*scope*/) {

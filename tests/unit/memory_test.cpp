@@ -15,6 +15,7 @@
 
 #include "app/plan_text.hpp"
 #include "app/setup.hpp"
+#include "core/base/kinds.hpp"
 #include "core/model/model_programs.hpp"
 #include "core/model/parameters.hpp"
 #include "tests/parallel/mini_trainer.hpp"
@@ -352,6 +353,58 @@ TEST(Plan, StatesWhichPartEachRankHolds) {
   EXPECT_NE(text.find("of each unit (zero2)"), std::string::npos);
   EXPECT_NE(text.find("6-11   1536-3071     25152-50256  16-31        part 2 of 2"), std::string::npos)
       << text;
+}
+
+/// GPT-2 124M in three stages.
+RunConfig three_stages(std::string_view schedule) {
+  RunConfig config = mini_config(gpt2(12, 12, 768), 6, 16, 1, 3);
+  config.parallel.pipeline = 3;
+  config.parallel.schedule = &find_kind(schedules(), schedule);
+  return config;
+}
+
+TEST(Plan, StatesWhichUnitsEachStageHolds) {
+  RunConfig config = three_stages("1f1b");
+  config.parallel.cuts = {5, 9};
+  EXPECT_EQ(
+      layout_text(config),
+      "rank  pipeline  heads  feed-forward  tokens  stream rows  units                                  "
+      "sequences\n"
+      "0     0         all    all           all     all          embedding, blocks 0 to 3, tied matrix  "
+      "0-1 and 2 more micro-batches, 2 apart\n"
+      "1     1         all    all           all     all          blocks 4 to 7                          "
+      "0-1 and 2 more micro-batches, 2 apart\n"
+      "2     2         all    all           all     all          blocks 8 to 11, head, tied matrix      "
+      "0-1 and 2 more micro-batches, 2 apart\n");
+  config.model.tied = false;
+  const std::string untied = layout_text(config);
+  for (const char* units : {" embedding, blocks 0 to 3  ", " blocks 4 to 7  ", " blocks 8 to 11, head  "})
+    EXPECT_NE(untied.find(units), std::string::npos) << untied;
+  // The first stage has both ends of the model, and one copy of the tied matrix.
+  config = three_stages("zero_bubble_v");
+  config.parallel.cuts = {2, 4, 6, 9, 11};
+  const std::string v_shape = layout_text(config);
+  for (const char* units : {" embedding, block 0, blocks 10 to 11, head  ", " blocks 1 to 2, blocks 8 to 9  ",
+                            " blocks 3 to 7  "})
+    EXPECT_NE(v_shape.find(units), std::string::npos) << v_shape;
+  EXPECT_EQ(v_shape.find("tied"), std::string::npos);
+}
+
+TEST(Plan, NamesTheStageThatNeedsTheMost) {
+  RunConfig config = three_stages("1f1b");
+  config.parallel.cuts = {2, 12};
+  config.parallel.data = 2;
+  config.train.accumulation = 1;
+  config.train.micro_batch = 3;
+  const std::vector<RunPlan> plans = make_plans(config);
+  ASSERT_EQ(plans.size(), 3U);
+  for (int stage = 0; stage < 3; ++stage) EXPECT_EQ(plans[static_cast<std::size_t>(stage)].rank, 2 * stage);
+  const std::string text = plan_text(config, largest_of(plans));
+  EXPECT_NE(text.find("layout       ranks 6: data 2 x pipeline 3, 1f1b, exchange ddp\n"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("memory       per rank, GB; rank 2 (stage 1) needs the most\n"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("parameters   124439808 (124.4 M)\n"), std::string::npos) << text;
 }
 
 TEST(Plan, SavesActivationsByRecomputation) {

@@ -19,8 +19,8 @@
 #include "core/model/model_programs.hpp"
 #include "core/model/parameters.hpp"
 #include "parallel/engine/rank_program.hpp"
+#include "parallel/schedule/problems.hpp"
 #include "tests/parallel/mini_trainer.hpp"
-#include "tests/support/schedule_problems.hpp"
 #include "tests/support/test_schedules.hpp"
 
 namespace mylos {
@@ -168,7 +168,8 @@ TEST(Program, KnowsTheUnitsThatABlockUses) {
   for_all_models({}, [](const Recorded& recorded) {
     const ModelPrograms& programs = recorded.programs;
     for (const Program* program :
-         {&recorded.forward(), &recorded.backward(), &programs.evaluate, &programs.cached.front()})
+         {&recorded.forward(), &recorded.backward(), &programs.chunks.front().evaluate,
+          &programs.chunks.front().cached.front().program})
       expect_uses(recorded, *program);
     // In training the head does nothing in the forward pass.
     const auto is_of_head = [&](const UnitUse& use) { return use.unit == recorded.table.num_units() - 1; };
@@ -187,11 +188,11 @@ TEST(Program, AddsTheResidualInProductsIfNothingLiesBetween) {
   };
   const Recorded plain(small_model(true, 0.0F));
   expect(plain.forward(), 2, 0);
-  expect(plain.programs.evaluate, 2, 0);
+  expect(plain.programs.chunks.front().evaluate, 2, 0);
   const Recorded with_dropout(small_model(true, 0.1F));
   expect(with_dropout.forward(), 0, 2);
-  expect(with_dropout.programs.evaluate, 2, 0);
-  expect(with_dropout.programs.cached.front(), 2, 0);
+  expect(with_dropout.programs.chunks.front().evaluate, 2, 0);
+  expect(with_dropout.programs.chunks.front().cached.front().program, 2, 0);
   expect(Recorded(small_model(true, 0.0F), {}, 1, {}).forward(), 0, 2);
 }
 
@@ -373,8 +374,8 @@ TEST(Program, EveryDropoutLayerDrawsByItsOwnKeyTheSameInBothPasses) {
       EXPECT_EQ(keys[0], 1);
       EXPECT_EQ(keys[1], 3);
       EXPECT_EQ(draws_of(recorded.backward()), draws);
-      EXPECT_TRUE(draws_of(recorded.programs.evaluate).empty());
-      EXPECT_TRUE(draws_of(recorded.programs.cached.front()).empty());
+      EXPECT_TRUE(draws_of(recorded.programs.chunks.front().evaluate).empty());
+      EXPECT_TRUE(draws_of(recorded.programs.chunks.front().cached.front().program).empty());
     }
   }
   const auto keys_of = [&](std::uint64_t seed) {
@@ -396,11 +397,12 @@ class Playback {
   }
 
   void play(const Passage& passage) {
-    if (passage.brings_tokens) {
+    for (int slot = passage.slot; passage.brings_tokens && slot < passage.slot + passage.loaded_slots;
+         ++slot) {
       for (const char* name : {"tokens", "targets", "rows", "positions"}) {
         const int storage = rank_.storages().find(passage.prefix + name);
-        if (storage >= 0 && plan_.has(passage.slot, storage))
-          write(passage.slot, {storage, 0}, rank_.storages().at(storage).bytes);
+        if (storage >= 0 && plan_.has(slot, storage))
+          write(slot, {storage, 0}, rank_.storages().at(storage).bytes);
       }
     }
     for_each_entry(*passage.pass, rank_.pool(), [&](const Entry& entry, const EntryPlace& place) {
@@ -544,7 +546,7 @@ const ScheduleKind two_in_flight{
     }};
 /// Micro-batches go through two chunks, the backward pass has two parts, and steps overlap.
 const ScheduleKind overlapping_steps{
-    .name = "overlapping_steps", .doc = "", .make = [](const ScheduleScope& /*scope*/) {
+    .name = "overlapping_steps", .doc = "", .chunks = 2, .make = [](const ScheduleScope& /*scope*/) {
       return std::vector{Schedule{.actions = {{forward, 0, 0, 1},
                                               {forward, 0, 1, 1},
                                               {backward_input, 0, 1},

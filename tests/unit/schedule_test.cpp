@@ -10,7 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/schedule_problems.hpp"
+#include "parallel/schedule/problems.hpp"
 #include "tests/support/test_schedules.hpp"
 
 namespace mylos {
@@ -272,17 +272,19 @@ TEST(ScheduleProblems, FindsDeadlocks) {
 
 /// The recorded programs fix which contribution to the gradient of a shared matrix comes first and overwrites
 /// it: a schedule must keep this order.
-TEST(ScheduleProblems, WeightGradientsOfLaterChunksComeFirst) {
-  const auto problem = [](std::vector<Action> weights) {
+TEST(ScheduleProblems, WeightGradientsOfTheLastChunkComeFirst) {
+  const auto problem = [](std::vector<Action> weights, bool is_tied = true) {
     std::vector<Action> actions = {
         {forward, 0, 0}, {forward, 0, 1}, {backward_input, 0, 1}, {backward_input, 0, 0}};
     actions.insert(actions.end(), weights.begin(), weights.end());
     actions.insert(actions.end(), {{reduce}, {step}});
-    return find_problems(of(actions, 1, 2));
+    const Schedule schedule = of(actions, 1, 2);
+    return mylos::find_problems({&schedule, 1}, is_tied);
   };
+  EXPECT_THAT(problem({{backward_weight, 0, 0}, {backward_weight, 0, 1}}, false), IsEmpty());
   EXPECT_THAT(problem({{backward_weight, 0, 1}, {backward_weight, 0, 0}}), IsEmpty());
   EXPECT_THAT(problem({{backward_weight, 0, 0}, {backward_weight, 0, 1}}),
-              testing::Contains(HasSubstr("the backward_weight of the next chunk")));
+              testing::Contains(HasSubstr("the backward_weight of the last chunk")));
 }
 
 }  // namespace

@@ -30,6 +30,9 @@ StepRecord record_of_different_numbers() {
   record.seen.memory_min = 14;
   record.seen.memory_median = 15;
   record.seen.memory_max = 16;
+  record.seen.idle_min = 25;
+  record.seen.idle_median = 26;
+  record.seen.idle_max = 27;
   record.seen.phase_seconds[static_cast<std::size_t>(StepPhase::data)] = 17;
   record.seen.phase_seconds[static_cast<std::size_t>(StepPhase::forward)] = 18;
   record.seen.phase_seconds[static_cast<std::size_t>(StepPhase::backward)] = 19;
@@ -59,6 +62,9 @@ TEST(StepRecord, GivesEachNumberItsColumn) {
                                             {"rank_time_min", 11},
                                             {"rank_time_median", 12},
                                             {"rank_time_max", 13},
+                                            {"idle_time_min", 25},
+                                            {"idle_time_median", 26},
+                                            {"idle_time_max", 27},
                                             {"memory_peak_min", 14},
                                             {"memory_peak_median", 15},
                                             {"memory_peak_max", 16},

@@ -190,11 +190,9 @@ std::optional<ChoiceResult> evaluate_choices(ModelExecutor& executor, ComputeBac
   std::vector<std::vector<EndingLoss>> losses(questions.questions.size());
   ChoiceResult result;
   ValueGatherer active_ranks(backend, grid.group(loss_axes), 1);
-  // To agree on an interruption, the stages wait for each other, and the pipeline runs empty.
-  const int stages = grid.coordinates().extent(Axis::pipeline);
-  const int passes_of_agreement = stages == 1 ? 1 : 4 * stages;
+  const int of_agreement = passes_per_agreement(grid.coordinates());
   for (int number = 0;; ++number) {
-    if (number % passes_of_agreement == 0 && is_interrupted()) return std::nullopt;
+    if (number % of_agreement == 0 && is_interrupted()) return std::nullopt;
     PassInputs inputs(pass, executor.padding_row());
     bool is_active = false;
     for (std::size_t text = 0; text < active.size(); ++text) {

@@ -168,11 +168,10 @@ std::optional<EvalResult> evaluate(ModelExecutor& executor, ComputeBackend& back
   std::vector<std::int64_t> byte_counts;
   if (options.tokenizer != nullptr) byte_counts = byte_counts_of(*options.tokenizer);
   Sums sums;
-  // To agree on an interruption, the stages wait for each other, and the pipeline runs empty.
-  const int rounds_of_agreement = at.extent(Axis::pipeline) == 1 ? 1 : 4 * at.extent(Axis::pipeline);
+  const int of_agreement = passes_per_agreement(at);
   int round = 0;
   for (std::int64_t base = 0; base < num_windows; base += windows_of_batch * std::ssize(batches)) {
-    if (round++ % rounds_of_agreement == 0 && options.is_interrupted()) return std::nullopt;
+    if (round++ % of_agreement == 0 && options.is_interrupted()) return std::nullopt;
     const auto first_of = [&](std::size_t i) {
       return base + windows_of_batch * static_cast<std::int64_t>(i);
     };

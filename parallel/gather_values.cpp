@@ -46,6 +46,11 @@ std::vector<std::int64_t> values_of_last_chunk(ComputeBackend& backend, const Pr
   return {first, first + std::ssize(own)};
 }
 
+int passes_per_agreement(const Coordinates& coordinates) {
+  const int stages = coordinates.extent(Axis::pipeline);
+  return stages == 1 ? 1 : 4 * stages;
+}
+
 std::string agree_on_problem(ComputeBackend& backend, Communicator& world, std::string problem) {
   const std::vector<std::int64_t> lengths = gather_values(backend, world, {std::ssize(problem)});
   const auto lowest = std::ranges::find_if(lengths, [](std::int64_t length) { return length > 0; });

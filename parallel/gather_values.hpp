@@ -45,6 +45,10 @@ class ValueGatherer {
 std::vector<std::int64_t> values_of_last_chunk(ComputeBackend& backend, const ProcessGrid& grid,
                                                const std::vector<std::int64_t>& own);
 
+/// Returns after how many forward passes the ranks agree again whether to stop: to agree, the stages wait for
+/// each other, and the pipeline runs empty.
+int passes_per_agreement(const Coordinates& coordinates);
+
 /// Returns the problem of the lowest rank that has one, or "". Collective over `world`: a rank that has found
 /// nothing must not go on to a collective that the others never enter.
 std::string agree_on_problem(ComputeBackend& backend, Communicator& world, std::string problem);

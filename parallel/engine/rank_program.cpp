@@ -478,8 +478,8 @@ ForwardList RankProgram::forward_list(const Of& of, int micro_batches) {
     pass.program = &forward.program;
     if (!is_message(action.kind)) continue;
     const int storage = is_sent(action.kind) ? forward.output : forward.input;
-    pass.program = &forward_messages_.emplace_back();
-    forward_messages_.back().entries.push_back(entry_of_message(action, storage, programs_.storages));
+    pass.program = &messages_.emplace_back();
+    messages_.back().entries.push_back(entry_of_message(action, storage, programs_.storages));
   }
   return list;
 }
@@ -575,7 +575,9 @@ void RankProgram::insert_awaits() {
     });
   }
   // The passes of such steps do not follow one another as above.
-  if (schedule_.ahead() > 0 && (inserter.is_anything_in_flight() || !messages_.empty())) {
+  const bool has_messages =
+      std::ranges::any_of(few.actions, [](const Action& action) { return is_message(action.kind); });
+  if (schedule_.ahead() > 0 && (inserter.is_anything_in_flight() || has_messages)) {
     fail(
         ExitCode::usage,
         "the exchange or the messages of this schedule do not allow a step to begin before the one before it "
@@ -603,10 +605,10 @@ std::vector<Passage> RankProgram::passages() const {
       few.for_each_action(step, step > 1, last, [&](const Occurrence& occurrence) {
         Passage& passage = passages.emplace_back();
         passage.pass = &passes_[occurrence.index];
-        passage.brings_tokens = false;
+        passage.loads = 0;
         if (!is_of_micro_batch(few.actions[occurrence.index].kind)) return;
         passage.slot = slots.of(occurrence);
-        passage.brings_tokens = slots.is_new();
+        passage.loads = slots.is_new() ? 1 : 0;
         slots.finish(occurrence);
       });
     }
@@ -616,8 +618,7 @@ std::vector<Passage> RankProgram::passages() const {
     for (std::size_t i = 0; i < list.passes.size(); ++i) {
       passages.push_back({.pass = &list.passes[i],
                           .slot = list.actions[i].micro_batch,
-                          .brings_tokens = i == 0,
-                          .loaded_slots = list.micro_batches,
+                          .loads = i == 0 ? list.micro_batches : 0,
                           .prefix = prefix});
     }
   };

@@ -137,8 +137,7 @@ class RankProgram {
   ParameterTable table_;
   ModelPrograms programs_;
   ScheduleExcerpt excerpt_;
-  std::deque<Program> messages_;          // one entry each; of steps
-  std::deque<Program> forward_messages_;  // the same, of lists outside steps
+  std::deque<Program> messages_;  // one entry each
   std::vector<Entry> pool_;
   std::vector<Pass> passes_;  // by action of the excerpt
   Program reduce_, update_, publish_;

@@ -185,8 +185,7 @@ StoragePlan::StoragePlan(const Storages& storages, const std::vector<Entry>& poo
   };
   std::int64_t tick = 0;
   for (const Passage& passage : passages) {
-    const int end = passage.slot + (passage.brings_tokens ? passage.loaded_slots : 0);
-    for (int slot = passage.slot; slot < end; ++slot) {
+    for (int slot = passage.slot; slot < passage.slot + passage.loads; ++slot) {
       for (const char* name : {"tokens", "targets", "rows", "positions"})
         of_slots[static_cast<std::size_t>(slot)].load(passage.prefix + name, tick);
     }

@@ -17,10 +17,9 @@ namespace mylos {
 /// One item in the order of execution.
 struct Passage {
   const Pass* pass = nullptr;
-  int slot = 0;               ///< of the micro-batch; micro-batches in flight have separate activations
-  bool brings_tokens = true;  ///< inputs are loaded before it
-  int loaded_slots = 1;       ///< then also those of the following slots: as many as this
-  std::string prefix{};       ///< of the names of the inputs (CachedPass)
+  int slot = 0;          ///< of the micro-batch; micro-batches in flight have separate activations
+  int loads = 1;         ///< the slots whose inputs are loaded before it: its own and those that follow
+  std::string prefix{};  ///< of the names of the inputs (CachedPass)
 };
 
 /// An arena: the storages of a category that the same ranks may share.

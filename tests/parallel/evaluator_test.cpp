@@ -174,6 +174,29 @@ TEST_F(Evaluation, CountsEachWindowOnceOnEveryStage) {
   }
 }
 
+/// With stages, which run empty when they agree, rarely: every 4 passes per stage.
+TEST_F(Evaluation, IsInterrupted) {
+  std::vector<RunConfig> runs = with_stages(1);
+  runs.push_back(config(ranks(), 1));
+  for (const RunConfig& run : runs) {
+    SCOPED_TRACE(text_of(run));
+    MemoryLedger ledger;
+    MiniTrainer trainer(backend_, ledger, *world_, run);
+    const std::int64_t windows_of_round =
+        trainer.grid().coordinates().extent(sample_axes) * trainer.executor().evaluated_micro_batches();
+    const std::int64_t rounds = (num_windows + windows_of_round - 1) / windows_of_round;
+    const std::int64_t pace = run.parallel.pipeline == 1 ? 1 : 4 * run.parallel.pipeline;
+    int asked = 0;
+    int most = std::numeric_limits<int>::max();
+    const EvalOptions options{.is_interrupted = [&] { return ++asked > most; }};
+    EXPECT_TRUE(evaluate(trainer.executor(), backend_, dataset(), trainer.grid(), options));
+    EXPECT_EQ(asked, (rounds + pace - 1) / pace);
+    most = asked - 1;
+    asked = 0;
+    EXPECT_FALSE(evaluate(trainer.executor(), backend_, dataset(), trainer.grid(), options));
+  }
+}
+
 /// The losses of a diverged model exceed every integer in which a sum could be kept, or are infinite.
 TEST_F(Evaluation, AddsLossesOfAnySize) {
   MemoryLedger ledger;

@@ -2,6 +2,7 @@
 // Pipelines against the same layout with one stage.
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <random>
 #include <string>
@@ -158,7 +159,8 @@ class Stages : public testing::Test {
 
   /// Losses and norms of some steps, and the weights of the rank's stage.
   struct Outcome {
-    std::vector<float> losses, norms;
+    std::vector<float> losses, norms, scales;
+    std::vector<int> skips;
     std::map<std::string, std::vector<float>> weights;
   };
   Outcome train(const RunConfig& run, Communicator& ranks, int steps) {
@@ -171,6 +173,8 @@ class Stages : public testing::Test {
       const StepScalars scalars = trainer.step(walk_tokens(run, number));
       outcome.losses.push_back(scalars.loss);
       outcome.norms.push_back(scalars.gradient_norm);
+      outcome.scales.push_back(scalars.loss_scale);
+      outcome.skips.push_back(scalars.skip);
     }
     for (const Parameter& parameter : trainer.table().parameters())
       outcome.weights[parameter.name] = trainer.weight(parameter.name);
@@ -192,22 +196,32 @@ class Stages : public testing::Test {
       EXPECT_EQ(ledger.current(category), planned[category]) << name_of(category);
   }
 
-  void compare(const StagedCase& own, int steps) {
+  /// `set` sets what the case does not say. Returns the outcome with stages.
+  Outcome compare(const StagedCase& own, int steps, const std::function<void(RunConfig&)>& set = {}) {
     SCOPED_TRACE(own.text());
-    const RunConfig run = staged(own);
+    RunConfig run = staged(own);
+    RunConfig alone = config(own);
+    if (set) {
+      set(run);
+      set(alone);
+    }
     EXPECT_EQ(find_problems(run.parallel.schedules(own.micro_batches)), std::vector<std::string>());
     const Outcome divided = train(run, *world_, steps);
     const int of_stage = own.layout.data * own.layout.tensor;
     const auto stage = world_->split(world_->rank() / of_stage, world_->rank() % of_stage);
-    const Outcome whole = train(config(own), of_stage == 1 ? *self_ : *stage, steps);
+    const Outcome whole = train(alone, of_stage == 1 ? *self_ : *stage, steps);
+    EXPECT_EQ(divided.scales, whole.scales);
+    EXPECT_EQ(divided.skips, whole.skips);
     for (std::size_t i = 0; i < whole.losses.size(); ++i) {
       const double tolerance = own.dtype == DType::fp32 ? 2e-5 : 2e-2;
+      if (whole.skips[i] != 0) continue;
       EXPECT_NEAR(divided.losses[i] / whole.losses[i], 1.0, own.tied ? tolerance : 0.0);
       EXPECT_NEAR(divided.norms[i] / whole.norms[i], 1.0, own.tied ? tolerance : 1e-6);
     }
     EXPECT_FALSE(divided.weights.empty());
-    if (own.tied) return;
+    if (own.tied) return divided;
     for (const auto& [name, weights] : divided.weights) EXPECT_EQ(weights, whole.weights.at(name)) << name;
+    return divided;
   }
 
   ComputeBackend& backend_ = test_backends(1).at("kokkos");
@@ -221,6 +235,32 @@ TEST_F(Stages, ComputeWhatOneStageDoes) {
     if (world_->rank() == 0) fmt::print("  {}\n", own.text());
     compare(own, steps);
     if (HasFatalFailure()) return;
+  }
+}
+
+/// Weights without a master are rounded at random, and a step whose gradients overflow on one stage is
+/// skipped on all.
+TEST_F(Stages, KeepEveryStateOfTheOptimizer) {
+  if (world_->size() < 2 || world_->size() > 4) GTEST_SKIP() << "needs 2 to 4 ranks";
+  for (const char* schedule : {"1f1b", "zero_bubble"}) {
+    const StagedCase own{
+        .layout = {schedule, world_->size(), 1, 1}, .schedule = schedule, .micro_batches = 4};
+    for (const DType dtype : {DType::fp16, DType::bf16}) {
+      compare(own, 3, [&](RunConfig& run) {
+        run.train.dtype = dtype;
+        run.train.grad_dtype = dtype;
+        run.train.loss_scale = dtype == DType::fp16 ? 1024.0F : 1.0F;
+        run.optimizer.keeps_master = false;
+        run.optimizer.seed = 2;
+      });
+    }
+    const Outcome scaled = compare(own, 6, [](RunConfig& run) {
+      run.train.dtype = DType::fp16;
+      run.train.loss_scale = 0x1p24F;
+      run.guard.scale_window = 2;
+    });
+    EXPECT_TRUE(std::ranges::count(scaled.skips, 0) > 0 && scaled.skips.front() != 0);
+    compare(own, 3, [](RunConfig& run) { run.optimizer = optimizer_config("sgd"); });
   }
 }
 
@@ -275,9 +315,9 @@ TEST_F(Stages, ClipByTheNormOfTheWholeModel) {
   }
 }
 
-/// What happened to the messages of a rank, in order: "post 3", "pass", "await 3".
+/// What happened to the messages of a rank, in order: "begin", "post 3", "end", "pass", "await 3".
 struct MessageEvent {
-  enum class Kind : std::uint8_t { post, pass, await } kind;
+  enum class Kind : std::uint8_t { begin, post, end, pass, await } kind;
   int message = -1;
 };
 std::vector<MessageEvent> events;
@@ -289,6 +329,14 @@ class NotedMessages final : public ForwardingCommunicator {
   explicit NotedMessages(NextCommunicator next) : ForwardingCommunicator(std::move(next)) {}
   std::unique_ptr<Communicator> split(int color, int key) override {
     return std::make_unique<NotedMessages>(next().split(color, key));
+  }
+  void begin_messages() override {
+    events.push_back({MessageEvent::Kind::begin, -1});
+    next().begin_messages();
+  }
+  void end_messages() override {
+    events.push_back({MessageEvent::Kind::end, -1});
+    next().end_messages();
   }
 
  private:
@@ -316,7 +364,8 @@ class NotedMessages final : public ForwardingCommunicator {
   int number_ = 0;
 };
 
-/// Every message is awaited within the step, and most are under way during a pass that does not use them.
+/// Every message is awaited within the step, outside the group in which it is posted, and most are under way
+/// during a pass that does not use them. Middle stages read no samples.
 TEST_F(Stages, MessagesAreUnderWayDuringPasses) {
   if (world_->size() < 2 || world_->size() > 4) GTEST_SKIP() << "needs 2 to 4 ranks";
   constexpr int micro_batches = 6;
@@ -335,7 +384,9 @@ TEST_F(Stages, MessagesAreUnderWayDuringPasses) {
    public:
     void read_samples(std::int64_t, std::int64_t, std::span<std::int32_t> tokens) override {
       std::ranges::fill(tokens, 1);
+      ++num_reads;
     }
+    int num_reads = 0;
     void before(const Action& action) override {
       if (is_of_micro_batch(action.kind) && !is_message(action.kind))
         events.push_back({MessageEvent::Kind::pass, -1});
@@ -344,6 +395,7 @@ TEST_F(Stages, MessagesAreUnderWayDuringPasses) {
   events.clear();
   training.run(1, 1, driver);
   training.read_results();
+  EXPECT_GT(training.results().idle_seconds, 0.0) << "the wait for the first message";
   int messages = 0;
   int overlapped = 0;
   for (std::size_t i = 0; i < events.size(); ++i) {
@@ -359,7 +411,18 @@ TEST_F(Stages, MessagesAreUnderWayDuringPasses) {
     // A pass that does not use the message begins before the one that does.
     overlapped += passes >= 2 ? 1 : 0;
   }
+  int groups = 0;
+  bool is_in_group = false;
+  for (const MessageEvent& event : events) {
+    using enum MessageEvent::Kind;
+    EXPECT_EQ(is_in_group, event.kind == post || event.kind == end);
+    if (event.kind == begin) ++groups;
+    if (event.kind == begin || event.kind == end) is_in_group = event.kind == begin;
+  }
+  EXPECT_FALSE(is_in_group);
+  EXPECT_LT(groups, messages) << "a group may have a message for each neighbour";
   const bool is_outer = world_->rank() == 0 || world_->rank() + 1 == world_->size();
+  EXPECT_EQ(driver.num_reads, is_outer ? micro_batches : 0);
   EXPECT_EQ(messages, (is_outer ? 2 : 4) * micro_batches);
   EXPECT_GE(overlapped, micro_batches / 2);
 }

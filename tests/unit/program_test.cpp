@@ -397,8 +397,7 @@ class Playback {
   }
 
   void play(const Passage& passage) {
-    for (int slot = passage.slot; passage.brings_tokens && slot < passage.slot + passage.loaded_slots;
-         ++slot) {
+    for (int slot = passage.slot; slot < passage.slot + passage.loads; ++slot) {
       for (const char* name : {"tokens", "targets", "rows", "positions"}) {
         const int storage = rank_.storages().find(passage.prefix + name);
         if (storage >= 0 && plan_.has(slot, storage))
@@ -512,10 +511,10 @@ std::vector<Passage> whole_step(const RankProgram& rank) {
   rank.schedule().for_each_action(1, false, 1, [&](const Occurrence& occurrence) {
     Passage& passage = passages.emplace_back();
     passage.pass = &rank.pass_of(occurrence.index);
-    passage.brings_tokens = false;
+    passage.loads = 0;
     if (!is_of_micro_batch(rank.schedule().actions[occurrence.index].kind)) return;
     passage.slot = slots.of(occurrence);
-    passage.brings_tokens = slots.is_new();
+    passage.loads = slots.is_new() ? 1 : 0;
     slots.finish(occurrence);
   });
   return passages;

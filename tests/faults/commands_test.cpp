@@ -188,6 +188,8 @@ TEST_F(Commands, EvalWithAStrideGivesEveryTokenALoss) {
   const Evaluated two = evaluated(run_eval("two.h5", 2, {"--stride=4"}));
   EXPECT_EQ(two.loss, one.loss);
   EXPECT_EQ(slurp(scratch() / "two.h5"), slurp(scratch() / "one.h5"));
+  EXPECT_EQ(evaluated(run_eval("stages.h5", 4, {"--stride=4", "--parallel.pipeline=2"})).loss, one.loss);
+  EXPECT_EQ(slurp(scratch() / "stages.h5"), slurp(scratch() / "one.h5"));
   evaluated(run_eval("tensor.h5", 2, {"--stride=4", "--parallel.tensor=2"}));
   StoredTargets tensor = read_targets(io, scratch() / "tensor.h5");
   ASSERT_EQ(tensor.loss.size(), stored.loss.size());

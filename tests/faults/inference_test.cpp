@@ -91,7 +91,8 @@ TEST_F(GeneratedTexts, DependOnNeitherBatchNorRanks) {
                                             {1, {"--batch=3"}},
                                             {2, {}},
                                             {3, {"--batch=2"}},
-                                            {2, {"--parallel.exchange=zero3"}}};
+                                            {2, {"--parallel.exchange=zero3"}},
+                                            {4, {"--parallel.pipeline=2"}}};
     for (const auto& [ranks, more] : others)
       EXPECT_EQ(generated(run(), ranks, joined(how, joined({"--samples=2"}, more))), texts)
           << ranks << testing::PrintToString(more) << dtype;
@@ -316,7 +317,11 @@ TEST_F(Choices, AreAnsweredAlikeInAllLayouts) {
     }
     EXPECT_THAT(line, HasSubstr(fmt::format("accuracy {:.2f} %", 20.0 * correct)));
     EXPECT_EQ(whole[0].at("tokens"), nlohmann::json::parse("[10, 4, 16, 2]")) << "a space and the letters";
-    const std::pair<int, Words> same[] = {{2, {}}, {3, {}}, {2, {"--parallel.exchange=zero3"}}};
+    const std::pair<int, Words> same[] = {{2, {}},
+                                          {3, {}},
+                                          {2, {"--parallel.exchange=zero3"}},
+                                          {2, {"--parallel.pipeline=2"}},
+                                          {4, {"--parallel.pipeline=2"}}};
     for (const auto& [ranks, more] : same) {
       fs::remove(at("answers.jsonl"));
       EXPECT_EQ(evaluated("run", ranks, joined(output, more)), line);

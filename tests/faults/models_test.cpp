@@ -371,10 +371,12 @@ TEST_F(InitialModel, IsTheSameFromAllSourcesInAllLayouts) {
       {at("hf"), "Hugging Face folder", 1, {}},
       {at("hf"), "Hugging Face folder", 2, {}},
       {at("hf"), "Hugging Face folder", 2, {"--parallel.exchange=zero3"}},
+      {at("hf"), "Hugging Face folder", 2, {"--parallel.pipeline=2"}},
       {at("llmc"), "llm.c file (version 3)", 2, {"--parallel.exchange=zero1"}},
       {at("llmc"), "llm.c file (version 3)", 2, {"--parallel.tensor=2", "--parallel.vocab=true"}},
       {at("checkpoint"), "checkpoint of step 2", 2, {"--parallel.exchange=zero2"}},
       {run, "checkpoint of step 2", 2, {"--parallel.tensor=2"}},
+      {run, "checkpoint of step 2", 4, {"--parallel.pipeline=2", "--parallel.exchange=zero1"}},
       {checkpoint_path("source", 2).string(), "checkpoint of step 2", 3, {"--train.dtype=bf16"}},
   };
   std::set<std::string> digests;

@@ -3,6 +3,7 @@
 // used.
 #include <algorithm>
 #include <map>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -114,6 +115,62 @@ TEST_F(Pipeline, ContinuesBitwise) {
     ASSERT_EQ(train_stages("run " + stages.name, stages, rest).exit_code, 0);
     expect_same_run("run " + stages.name, whole, 8);
   }
+}
+
+/// The way of the messages is of no account.
+TEST_F(Pipeline, ComputesTheSameWithAnyCommunication) {
+  const Stages stages = all_stages()[2];
+  ASSERT_EQ(train_stages("whole", stages, {}).exit_code, 0);
+  const Words ways[] = {{"--backend.comm=mpi"},
+                        {"--comm.progress_thread=true"},
+                        {"--comm.ranks_per_node=1"},
+                        {"--comm.algorithm=ring", "--comm.simulate_gbps=10", "--comm.simulate_alpha=100"},
+                        {"--backend.comm=mpi", "--comm.algorithm=ring", "--comm.progress_thread=true"}};
+  for (const Words& way : ways) {
+    SCOPED_TRACE(testing::PrintToString(way));
+    const std::string run = fmt::format("run {}", &way - ways);
+    const Outcome outcome = train_stages(run, stages, way);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    expect_same_checkpoint(snapshot(run, 8), snapshot("whole", 8));
+    for (const char* column : {"loss", "gradient_norm"})
+      EXPECT_EQ(steps_table(run)[column], steps_table("whole")[column]) << column;
+  }
+}
+
+/// A traced step measures the units, and the next run places them by these times.
+TEST_F(Pipeline, IsCutByAProfile) {
+  const Stages stages = all_stages()[1];
+  ASSERT_EQ(train_stages("run", stages, {"--profile.step=2", "--train.stop_step=2"}).exit_code, 0);
+  const fs::path profile = run_path("run") / "units-2.csv";
+  std::vector<std::string> lines;
+  std::istringstream text(slurp(profile));
+  for (std::string line; std::getline(text, line);) {
+    if (!line.starts_with("#")) lines.push_back(line);
+  }
+  ASSERT_EQ(lines.size(), 1U + 6U) << "names of columns; embedding, blocks and head";
+  // All units but the first two blocks cost nothing: a stage each.
+  std::string uneven;
+  int number = 0;
+  for (const std::string& line : lines) {
+    const std::size_t name = line.find(',');
+    const std::size_t times = line.find(',', line.find(',', line.find(',', name + 1) + 1) + 1);
+    if (number++ == 0) {
+      EXPECT_THAT(line, HasSubstr("unit,forward,input,weight,"));
+      uneven += line + "\n";
+      continue;
+    }
+    const bool is_costly = number == 3 || number == 4;
+    uneven += line.substr(0, name) + (is_costly ? ",1,1,1" : ",1e-6,1e-6,1e-6") + line.substr(times) + "\n";
+  }
+  spill(scratch() / "uneven.csv", uneven);
+  const auto planned = [&](const std::string& path) {
+    const Outcome outcome =
+        train_stages("planned", stages, {"--parallel.stages=profile:" + path, "--dry-run", "--layout"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return outcome.output;
+  };
+  planned(profile.string());
+  EXPECT_THAT(planned((scratch() / "uneven.csv").string()), HasSubstr("embedding, block 0, "));
 }
 
 /// Wherever a rank of whichever stage is killed, the job ends, and a restart gives the run that nothing

@@ -17,7 +17,8 @@
 
 namespace mylos::html {
 
-const std::string_view diagram_style = R"(
+std::string_view diagram_style() {
+  return R"(
 .swatch{display:inline-block;width:1.5rem;height:.9rem;margin-right:.4rem;vertical-align:-.12rem;overflow:hidden}
 .lanes{display:flex;overflow-x:auto;margin-top:.7rem;border:1px solid var(--line);border-radius:.3rem;font-size:12px}
 .lanes ol{flex:none;position:sticky;left:0;z-index:1;margin:0;padding:0 .6rem;list-style:none;line-height:14px;
@@ -31,6 +32,7 @@ stroke-width:3px;stroke-linejoin:round}
 .scroll{overflow-x:auto}.scroll th:first-child{white-space:nowrap}
 .card details{margin-top:.8rem}.card details summary{font-weight:400}
 )";
+}
 
 namespace {
 

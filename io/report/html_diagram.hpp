@@ -11,7 +11,7 @@
 namespace mylos::html {
 
 /// The rules of the card for the page's style sheet.
-extern const std::string_view diagram_style;
+[[nodiscard]] std::string_view diagram_style();
 
 /// Appends the card of step `step`, or nothing if no rank was traced. The simulation and the traced step are
 /// one above the other, with a row per rank, on one scale of time; wide ones scroll within the card. A table

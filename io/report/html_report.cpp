@@ -539,8 +539,9 @@ std::string html_report(const ReportData& data) {
   out +=
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\n"
       "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"/>\n<title>";
-  out += escape(data.title) + " – mylos</title>\n<style>" + std::string(style) + std::string(diagram_style) +
-         "</style></head>\n<body>\n<header><h1>" + escape(data.title) + "</h1>";
+  out += escape(data.title) + " – mylos</title>\n<style>" + std::string(style) +
+         std::string(diagram_style()) + "</style></head>\n<body>\n<header><h1>" + escape(data.title) +
+         "</h1>";
   for (const auto& [name, value] : data.facts) {
     if (name == "status") out += R"(<span class="pill">)" + escape(value) + "</span>";
   }

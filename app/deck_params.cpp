@@ -114,6 +114,9 @@ const ParamSpec params[] = {
                  "stochastic rounding, which saves 4 bytes per parameter."),
     real_param("optim", "clip_norm", "1", 0.0, 1e30, "",
                "A gradient whose global L2 norm is larger is scaled down to this norm; 0 does not clip."),
+    choice_param("optim", "clip_scope", "model", "model|stage",
+                 "What the norm is of. model: the whole gradient; stage: that of each stage, which clips and "
+                 "skips alone, as schedule = pipedream and pipedream_2bw need."),
 
     text_param("data", "train", nullptr,
                "Token files to train on: names and patterns such as train_*.bin, separated by commas; a "
@@ -171,6 +174,12 @@ const ParamSpec params[] = {
         "have 0. The embedding is part of the first chunk, the head of the last. auto: those with the "
         "shortest simulated step; profile:PATH: the same with the measured costs of units in a file "
         "that profile.step wrote (RUN/units-N.csv)."),
+    boolean_param("parallel", "vertical_sync", "false",
+                  "With schedule = pipedream, a micro-batch uses the same version of the weights on all "
+                  "stages: that of the first."),
+    integer_param("parallel", "emulated_stages", "1", 1, 1024, "stages",
+                  "With schedule = pipedream or pipedream_2bw and one stage, the ranks compute, one "
+                  "micro-batch after another, what so many stages would."),
     integer_param(
         "parallel", "in_flight", "0", 0, 65536, "micro-batches",
         "The most micro-batches whose activations a stage keeps with zero_bubble and zero_bubble_v; "

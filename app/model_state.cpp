@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -29,14 +30,27 @@ struct StateGroup {
   const char* file;
   std::string prefix;
   StateOf state;
+  std::set<std::string> parameters{};  ///< those that have it; empty: all
 };
 
-std::vector<StateGroup> state_groups(const RankState& state) {
+std::vector<StateGroup> state_groups(const RankState& state, const KeptVersions& versions) {
   std::vector<StateGroup> groups;
   groups.push_back({"weights.h5", "", [&](std::size_t i) { return state.master(i); }});
   for (std::size_t s = 0; s < state.optimizer().states.size(); ++s) {
     groups.push_back({"optimizer.h5", fmt::format("{}/", state.optimizer().states[s]),
                       [&, s](std::size_t i) { return state.state(s, i); }});
+  }
+  // Later stages need fewer versions.
+  const std::vector<VersionRule> rules = state.config().rules_of_units();
+  const ParameterTable whole = parameters_of(state.config().model);
+  for (std::int64_t version = versions.oldest; version < versions.newest && !rules.empty(); ++version) {
+    StateGroup group{"versions.h5", fmt::format("version_{}/", version),
+                     [&state, version](std::size_t i) { return state.weights(state.owned()[i], version); }};
+    for (const Parameter& parameter : whole.parameters()) {
+      const VersionRule& rule = rules[static_cast<std::size_t>(parameter.unit)];
+      if (version > versions.newest - rule.versions()) group.parameters.insert(parameter.name);
+    }
+    if (!group.parameters.empty()) groups.push_back(std::move(group));
   }
   return groups;
 }
@@ -164,15 +178,17 @@ void publish_masters(ComputeBackend& backend, RankState& state) {
 
 }  // namespace
 
-CheckpointContent checkpoint_content(ComputeBackend& backend, const RankState& state, void* snapshot) {
+CheckpointContent checkpoint_content(ComputeBackend& backend, const RankState& state, KeptVersions versions,
+                                     void* snapshot) {
   CheckpointContent content;
   const std::vector<UnitPart>& stored = state.stored();
   std::map<std::string, std::vector<std::pair<std::size_t, Piece>>> pieces;
   for (auto& [parameter, own] : by_parameter(state.table(), stored)) pieces[parameter->name] = std::move(own);
   // The tensors are those of the whole model on all ranks, although a stage has parts of some of them only.
   const ParameterTable whole = parameters_of(state.config().model);
-  for (const StateGroup& group : state_groups(state)) {
+  for (const StateGroup& group : state_groups(state, versions)) {
     for (const Parameter& parameter : whole.parameters()) {
+      if (!group.parameters.empty() && !group.parameters.contains(parameter.name)) continue;
       CheckpointTensor tensor{.file = group.file, .info = info_of(parameter, group.prefix), .parts = {}};
       for (const auto& [part, held] : pieces[parameter.name]) {
         const Piece piece = held.share();
@@ -199,14 +215,17 @@ CheckpointContent checkpoint_content(ComputeBackend& backend, const RankState& s
   return content;
 }
 
-void restore(ComputeBackend& backend, const CheckpointReader& reader, RankState& state) {
+void restore(ComputeBackend& backend, const CheckpointReader& reader, RankState& state,
+             KeptVersions versions) {
   auto pieces = by_parameter(state.table(), state.owned());
-  for (const StateGroup& group : state_groups(state)) {
+  for (const StateGroup& group : state_groups(state, versions)) {
     const auto read = [&](const TensorInfo& tensor, const std::vector<TensorPart>& parts) {
       reader.read({.file = group.file, .info = tensor, .parts = parts});
     };
-    for (const Parameter& parameter : state.table().parameters())
+    for (const Parameter& parameter : state.table().parameters()) {
+      if (!group.parameters.empty() && !group.parameters.contains(parameter.name)) continue;
       read_pieces(backend, read, info_of(parameter, group.prefix), pieces[&parameter], group.state);
+    }
   }
   publish_masters(backend, state);
 }

@@ -12,15 +12,23 @@
 
 namespace mylos {
 
+/// The versions of weights that micro-batches still need after an update: the newest, and older ones that
+/// only asynchronous pipelines use, from `oldest` on if they exist.
+struct KeptVersions {
+  std::int64_t newest = 0;
+  std::int64_t oldest = 0;
+};
+
 /// Returns the tensors that this rank writes to a checkpoint. Without `snapshot` the result refers to the
 /// weights and states themselves, which must not change until they are written. Otherwise their values are
 /// copied to `snapshot`: host memory of the size that snapshot_bytes() in run_plan.hpp returns.
-CheckpointContent checkpoint_content(ComputeBackend& backend, const RankState& state,
+CheckpointContent checkpoint_content(ComputeBackend& backend, const RankState& state, KeptVersions versions,
                                      void* snapshot = nullptr);
 
-/// Reads weights and optimizer states into the owned parts and publishes the weights, which are rounded to
-/// nearest in the compute type. Only the publishing is collective.
-void restore(ComputeBackend& backend, const CheckpointReader& reader, RankState& state);
+/// Reads weights, also the older `versions`, and optimizer states into the owned parts and publishes the
+/// weights, which are rounded to nearest in the compute type. Only the publishing is collective.
+void restore(ComputeBackend& backend, const CheckpointReader& reader, RankState& state,
+             KeptVersions versions);
 
 /// Reads parts of a weight as fp32.
 using WeightReader = std::function<void(const TensorInfo& tensor, const std::vector<TensorPart>& parts)>;

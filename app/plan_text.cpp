@@ -25,9 +25,15 @@ std::string plan_text(const RunConfig& config, const RunPlan& plan) {
   const std::string pipeline =
       has_stages ? fmt::format(" x pipeline {}, {}", config.parallel.pipeline, config.parallel.schedule->name)
                  : "";
-  text += fmt::format("layout       ranks {}: {}data {}{}, exchange {}{}\n", config.parallel.world_size(),
-                      tensor, config.parallel.data, pipeline, config.parallel.exchange->name,
-                      config.parallel.shard > 1 ? fmt::format(" among {}", config.parallel.shard) : "");
+  const std::string emulated =
+      config.parallel.emulated_stages > 1
+          ? fmt::format(", {} with {} emulated stages", config.parallel.schedule->name,
+                        config.parallel.emulated_stages)
+          : "";
+  text +=
+      fmt::format("layout       ranks {}: {}data {}{}, exchange {}{}\n", config.parallel.world_size(), tensor,
+                  config.parallel.data, has_stages ? pipeline : emulated, config.parallel.exchange->name,
+                  config.parallel.shard > 1 ? fmt::format(" among {}", config.parallel.shard) : "");
   text += fmt::format("batch        {} sequences of {} tokens = {} micro-batch x {} accumulation x {} data\n",
                       t.global_batch, t.seq_len, t.micro_batch, t.accumulation, config.parallel.data);
   text += fmt::format(
@@ -118,6 +124,12 @@ std::string layout_text(const RunConfig& config) {
   const bool shards = used.contains(Axis::shard);
   for (const char* name : {"heads", "feed-forward", "tokens", "stream rows"}) head.emplace_back(name);
   if (config.parallel.pipeline > 1) head.emplace_back("units");
+  const bool is_asynchronous = config.parallel.is_asynchronous();
+  std::vector<VersionRule> rules;
+  if (is_asynchronous) {
+    rules = config.parallel.schedule->rules(config.parallel.scope(t.accumulation));
+    for (const char* name : {"delay", "versions", "in flight"}) head.emplace_back(name);
+  }
   if (shards) head.push_back(fmt::format("of each unit ({})", config.parallel.exchange->name));
   head.emplace_back("sequences");
   std::vector<std::vector<std::string>> rows = {head};
@@ -137,6 +149,13 @@ std::string layout_text(const RunConfig& config) {
     row.push_back(part_text(table.find("wte.weight"), "vocab"));
     row.push_back(part_text(shape.first_residual_row(), shape.residual_rows(), shape.rows()));
     if (config.parallel.pipeline > 1) row.push_back(units_text(config.table(at)));
+    if (is_asynchronous) {
+      const int stage = at.index(Axis::pipeline);
+      const VersionRule& rule = rules[static_cast<std::size_t>(stage)];
+      row.push_back(std::to_string(rule.delay));
+      row.push_back(std::to_string(rule.versions()));
+      row.push_back(std::to_string(config.parallel.pipeline - stage));
+    }
     if (shards)
       row.push_back(fmt::format("part {} of {}", at.index(Axis::shard) + 1, at.extent(Axis::shard)));
     std::string sequences = part_text(at.index(sample_axes) * t.micro_batch, t.micro_batch, t.global_batch);

@@ -165,6 +165,7 @@ class CrossChecks {
     check_splits();
     choose_grad_dtype();
     choose_loss_scale();
+    check_asynchronous();
     check_master();
     check_learning_rate();
     check_data();
@@ -417,6 +418,94 @@ class CrossChecks {
     check_schedule_file(kind);
   }
 
+  /// What stages that do not wait for each other cannot do, because it is decided from the gradient of the
+  /// whole model, or because they keep several versions of the weights.
+  void check_asynchronous() {
+    if (!known({"parallel.schedule", "parallel.pipeline", "parallel.emulated_stages"})) return;
+    const std::string& schedule = values_.text("parallel.schedule");
+    const bool is_asynchronous = find_kind(schedules(), schedule).is_asynchronous();
+    const std::int64_t emulated = integer("parallel.emulated_stages");
+    if (emulated > 1 && !(is_asynchronous && integer("parallel.pipeline") == 1)) {
+      report({"parallel.emulated_stages", "parallel.schedule", "parallel.pipeline"},
+             "[parallel] emulated_stages = {} needs schedule = pipedream or pipedream_2bw with pipeline = 1, "
+             "not schedule = {} with pipeline = {}; use emulated_stages = 1",
+             emulated, schedule, integer("parallel.pipeline"));
+    }
+    if (known({"parallel.vertical_sync"}) && values_.boolean("parallel.vertical_sync") &&
+        schedule != "pipedream") {
+      report({"parallel.vertical_sync", "parallel.schedule"},
+             "[parallel] vertical_sync = true is used with schedule = pipedream only, not {}; use "
+             "vertical_sync = false",
+             schedule);
+    }
+    if (!known({"optim.clip_scope"})) return;
+    const bool clips_stages = values_.text("optim.clip_scope") == "stage";
+    if (clips_stages && !is_asynchronous) {
+      report({"optim.clip_scope", "parallel.schedule"},
+             "[optim] clip_scope = stage is used with schedule = pipedream and pipedream_2bw, not {}; use "
+             "clip_scope = model",
+             schedule);
+    }
+    const std::int64_t stages = std::max(emulated, integer("parallel.pipeline"));
+    if (is_asynchronous && stages > 1) check_stages_alone(schedule, stages, clips_stages);
+  }
+
+  void check_stages_alone(const std::string& schedule, std::int64_t stages, bool clips_stages) {
+    if (known({"optim.clip_norm"}) && values_.real("optim.clip_norm") > 0.0 && !clips_stages) {
+      report({"optim.clip_norm", "parallel.schedule"},
+             "[optim] clip_norm = {} clips by the norm of the whole model, which no stage of schedule = {} "
+             "knows in time; use clip_scope = stage, or clip_norm = 0",
+             values_.real("optim.clip_norm"), schedule);
+    }
+    if (known({"model.tied"}) && values_.boolean("model.tied")) {
+      report({"model.tied", "parallel.schedule"},
+             "[model] tied = true cannot be used with schedule = {}: the two stages with the matrix update "
+             "it at different times; use tied = false",
+             schedule);
+    }
+    if (known({"train.dtype", "train.loss_scale_window"}) && values_.text("train.dtype") == "fp16" &&
+        integer("train.loss_scale_window") > 0) {
+      report(
+          {"train.loss_scale_window", "parallel.schedule"},
+          "[train] loss_scale_window = {} changes the loss scale by the gradient of the whole model, which "
+          "no stage of schedule = {} knows in time; use loss_scale_window = 0",
+          integer("train.loss_scale_window"), schedule);
+    }
+    if (known({"guard.spike_factor"}) && values_.real("guard.spike_factor") > 0.0) {
+      report({"guard.spike_factor", "parallel.schedule"},
+             "[guard] spike_factor = {} judges the gradient of the whole model, which no stage of schedule = "
+             "{} knows in time; use spike_factor = 0",
+             values_.real("guard.spike_factor"), schedule);
+    }
+    if (known({"parallel.chunks"}) && integer("parallel.chunks") > 1) {
+      report(
+          {"parallel.chunks", "parallel.schedule"},
+          "[parallel] chunks = {} cannot be used with schedule = {}, whose stages have 1 chunk; use chunks "
+          "= 1",
+          integer("parallel.chunks"), schedule);
+    }
+    if (!known({"parallel.data", "parallel.exchange"})) return;
+    const std::string& exchange = values_.text("parallel.exchange");
+    const std::int64_t data = integer("parallel.data");
+    if (exchange != "ddp" && data > 1) {
+      report({"parallel.exchange", "parallel.schedule"},
+             "[parallel] exchange = {} cannot be used with schedule = {}: every version of the weights would "
+             "have to be gathered; use exchange = ddp",
+             exchange, schedule);
+    }
+    if (schedule != "pipedream_2bw" || !known({"train.global_batch", "train.micro_batch"})) return;
+    const std::int64_t step = micro_batches() * data;
+    const std::int64_t delay = data == 1 ? stages - 1 : stages * data;
+    if (step >= delay) return;
+    report(
+        {"train.global_batch", "parallel.schedule"},
+        "[train] global_batch = {} gives {} micro-batch{} of {} per step, but with schedule = "
+        "pipedream_2bw and {} stages {} are in flight before the last stage{}",
+        integer("train.global_batch"), step, step == 1 ? "" : "es", integer("train.micro_batch"), stages,
+        delay,
+        advice({batches_for(std::max<std::int64_t>(1, (delay + data - 1) / data)), "schedule = pipedream"}));
+  }
+
   void check_exchange_of_stages() {
     if (!known({"parallel.exchange"}) || integer("parallel.pipeline") == 1) return;
     const std::string& exchange = values_.text("parallel.exchange");
@@ -586,6 +675,8 @@ class CrossChecks {
 
   /// The chunks of the model that a stage has.
   std::int64_t chunks_per_stage() const {
+    if (known({"parallel.emulated_stages"}) && integer("parallel.emulated_stages") > 1)
+      return integer("parallel.emulated_stages");
     const int own = find_kind(schedules(), values_.text("parallel.schedule")).chunks;
     return own > 0 ? own : integer("parallel.chunks");
   }
@@ -917,6 +1008,7 @@ ParallelLayout parallel_layout(const ParamValues& values) {
       .data = values.integer("parallel.data"),
       .pipeline = values.integer("parallel.pipeline"),
       .chunks = values.integer("parallel.chunks"),
+      .emulated_stages = values.integer("parallel.emulated_stages"),
       .cuts = cuts,
       .in_flight = values.integer("parallel.in_flight"),
       .schedule_file = file.empty() ? "" : read_text_file(file),
@@ -962,9 +1054,13 @@ CommConfig comm_config(const ParamValues& values) {
 /// ExitCode::usage for a profile that cannot be used.
 void cut_model(RunConfig& config, const std::string& profile_path) {
   ParallelLayout& layout = config.parallel;
-  const ScheduleScope scope = layout.scope(config.train.accumulation);
+  ScheduleScope scope = layout.scope(config.train.accumulation);
   layout.placement = layout.stages_of_chunks();
   if (scope.num_chunks() == 1 && profile_path.empty()) return;
+  if (layout.emulated_stages > 1) {  // the cut is that of the stages
+    scope.stages = scope.chunks;
+    scope.chunks = 1;
+  }
   std::vector<UnitCost> units = unit_costs(config);
   if (!profile_path.empty()) {
     std::vector<UnitCost> profile;

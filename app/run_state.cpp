@@ -43,6 +43,12 @@ std::optional<InitialWeights> parse_initial(const Json& json) {
       .path = initial.text("path"), .kind = initial.text("kind"), .digest = initial.text("digest")};
 }
 
+VersionState parse_versions(const Json& json) {
+  if (!json.has("versions")) return {};
+  const Json versions = json.at("versions");
+  return {.rules = versions.text("rules"), .oldest = versions.integer("oldest")};
+}
+
 GuardState parse_guard(const Json& json) {
   return {.mean = json.real("mean"),
           .variance = json.real("variance"),
@@ -78,6 +84,15 @@ ReadTotals parse_read(const Json& json) {
 bool may_be_same(const TokenizerIdentity& a, const TokenizerIdentity& b) {
   if (a.name.empty() || b.name.empty()) return true;
   return a.name == b.name && (a.ranks == b.ranks || a.ranks.empty() || b.ranks.empty());
+}
+
+std::string rules_text(const StepConfig& config) {
+  std::string text;
+  for (const VersionRule& rule : config.rules_of_units()) {
+    if (text.empty()) text = fmt::format("{} micro-batches per step, delays", rule.micro_batches);
+    text += fmt::format(" {}", rule.delay);
+  }
+  return text;
 }
 
 std::string state_text(const RunState& state) {
@@ -116,6 +131,8 @@ std::string state_text(const RunState& state) {
                        {"tokenizer", tokenizer},
                        {"folder", state.folder},
                        {"initial", initial_json(state.initial)},
+                       {"versions",
+                        Json::object({{"rules", state.versions.rules}, {"oldest", state.versions.oldest}})},
                        {"evaluation_due", state.evaluation_due},
                        {"mylos", state.code}})
              .dump(2) +
@@ -145,6 +162,7 @@ RunState parse_state(const std::string& text, const std::string& place, std::int
             .tokenizer = json.has("tokenizer") ? parse_tokenizer(json.at("tokenizer")) : TokenizerIdentity(),
             .folder = json.has("folder") ? json.text("folder") : "",
             .initial = parse_initial(json),
+            .versions = parse_versions(json),
             .evaluation_due = json.has("evaluation_due") && json.boolean("evaluation_due")};
   });
 }

@@ -24,6 +24,15 @@ struct InitialWeights {
   std::string text() const { return fmt::format("{} ({}), digest {}", path, kind, digest); }
 };
 
+/// The older versions of weights that a checkpoint of an asynchronous pipeline holds.
+struct VersionState {
+  std::string rules;        ///< which micro-batch uses which (rules_text); empty if there are none
+  std::int64_t oldest = 0;  ///< the oldest version that is used from then on
+};
+
+/// The rules of each unit's versions as text: runs with the same text can use each other's versions.
+std::string rules_text(const StepConfig& config);
+
 struct RunState {
   std::int64_t step = 0;
   std::int64_t sample = 0;  ///< running index of the next step's first sample
@@ -41,7 +50,8 @@ struct RunState {
   TokenizerIdentity tokenizer;      ///< of the data; without a name if unknown
   std::string folder;               ///< where relative paths of `deck` begin; empty in older checkpoints
   std::optional<InitialWeights> initial{};  ///< without [model] init, random weights
-  bool evaluation_due = false;              ///< an evaluation of these weights is still to be run
+  VersionState versions{};
+  bool evaluation_due = false;  ///< an evaluation of these weights is still to be run
 };
 
 /// Returns whether two tokenizers may be the same: an unknown name or unknown ranks match any.

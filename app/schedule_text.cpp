@@ -13,6 +13,7 @@
 #include "app/plan_text.hpp"
 #include "core/base/join.hpp"
 #include "core/base/number_text.hpp"
+#include "core/base/statistics.hpp"
 #include "parallel/plan/unit_costs.hpp"
 #include "parallel/schedule/schedule_file.hpp"
 
@@ -42,6 +43,18 @@ std::vector<Schedule> passes_of_step(const RunConfig& config) {
 
 namespace {
 
+/// The passes that are played: of a step or, if steps overlap, of several, with the versions of the weights.
+std::vector<Schedule> played_passes(const RunConfig& config) {
+  const ParallelLayout& layout = config.parallel;
+  std::vector<Schedule> stages = unrolled(passes_of_step(config), 4 * static_cast<int>(layout.pipeline));
+  if (!layout.schedule->is_asynchronous()) return stages;
+  for (Schedule& stage : stages) {
+    stage.rules = layout.schedule->rules(layout.scope(config.train.accumulation));
+    stage.replicas = static_cast<int>(layout.data);
+  }
+  return stages;
+}
+
 bool is_whole(double number) {
   constexpr double most = 1e15;
   return number < most && std::floor(number) == number;
@@ -56,7 +69,7 @@ bool is_pass(const Action& action) {
 class SimulatedStep {
  public:
   explicit SimulatedStep(const RunConfig& config)
-      : config_(config), units_(unit_costs(config)), stages_(passes_of_step(config)) {
+      : config_(config), units_(unit_costs(config)), stages_(played_passes(config)) {
     std::vector<PassTimes> times = config.parallel.times;
     if (times.empty()) times = pass_times(units_, config.cuts());
     simulation_ = simulate(stages_, times, message_time());
@@ -90,6 +103,8 @@ class SimulatedStep {
   }
   std::string times_text() const;
   std::string bubble_text() const;
+  /// Of steps that overlap: when the pipeline fills and drains, and what a micro-batch takes in between.
+  std::string phases_text() const;
   /// A time that shows each pass as one or a few columns of a diagram.
   double column() const;
 
@@ -147,6 +162,26 @@ std::string SimulatedStep::bubble_text() const {
   const auto divisor = std::gcd(static_cast<std::int64_t>(idle), static_cast<std::int64_t>(all));
   return fmt::format("{}/{} = {}", static_cast<std::int64_t>(idle) / divisor,
                      static_cast<std::int64_t>(all) / divisor, share);
+}
+
+std::string SimulatedStep::phases_text() const {
+  const std::vector<Action>& actions = stages_.front().actions;
+  const auto& played = simulation_.stages.front().actions;
+  double filled = -1.0;      // the first backward pass of the first stage begins
+  double drains = 0.0;       // its last forward pass ends
+  std::vector<double> ends;  // of its backward passes
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (actions[i].kind == ActionKind::forward) drains = std::max(drains, played[i].end);
+    if (!is_backward(actions[i].kind)) continue;
+    if (filled < 0.0) filled = played[i].begin;
+    ends.push_back(played[i].end);
+  }
+  std::vector<double> between;
+  for (std::size_t i = 1; i < ends.size() && ends[i] <= drains; ++i) between.push_back(ends[i] - ends[i - 1]);
+  std::string steady;
+  if (!between.empty()) steady = fmt::format(", {}{} per micro-batch", text_of(median(between)), unit());
+  return fmt::format("startup until {}, steady state until {}{}, drain until {}", text_of(filled),
+                     text_of(drains), steady, text_of(simulation_.makespan));
 }
 
 double SimulatedStep::column() const {
@@ -239,8 +274,14 @@ class Diagram {
     return {std::llround(interval.begin / column_), std::llround(interval.end / column_)};
   }
   std::string cell_of(const Action& pass) const {
-    return fmt::format("{}{}{}", names_chunks(stages_) ? std::to_string(pass.chunk) : "",
-                       letter_of(pass.kind), pass.micro_batch);
+    std::string cell = fmt::format("{}{}{}", names_chunks(stages_) ? std::to_string(pass.chunk) : "",
+                                   letter_of(pass.kind), pass.micro_batch);
+    const std::vector<VersionRule>& rules = stages_.front().rules;
+    if (!rules.empty()) {
+      const VersionRule& rule = rules[static_cast<std::size_t>(pass.chunk)];
+      cell += fmt::format(":{}", rule.version_of(std::int64_t{pass.micro_batch} * stages_.front().replicas));
+    }
+    return cell;
   }
 
   std::span<const Schedule> stages_;
@@ -289,8 +330,11 @@ std::string legend(const std::vector<Schedule>& stages) {
     if (std::ranges::any_of(stages, has_kind))
       letters.push_back(fmt::format("{} {}", letter_of(kind), meaning));
   }
-  return fmt::format("{}, then the micro-batch{}", join(letters, ", "),
-                     names_chunks(stages) ? "; before that, the chunk" : "");
+  return fmt::format(
+      "{}, then the micro-batch{}{}{}", join(letters, ", "),
+      stages.front().replicas > 1 && !stages.front().rules.empty() ? " of the first replica" : "",
+      stages.front().rules.empty() ? "" : " and, after a colon, the version of the weights",
+      names_chunks(stages) ? "; before that, the chunk" : "");
 }
 
 /// The messages of a stage in one direction.
@@ -309,6 +353,8 @@ std::string stages_text(const RunConfig& config, const SimulatedStep& step, std:
   std::vector<std::vector<std::string>> rows = {
       {"stage", "units", "parameters", "memory GB", "work" + step.unit(), "of all", "idle" + step.unit(),
        "idle share", "in flight", "sent", "sent MB", "received", "received MB"}};
+  const std::vector<VersionRule>& rules = step.stages().front().rules;
+  if (plans.size() == rules.size()) rows.front().insert(rows.front().end(), {"delay", "versions"});
   for (std::size_t stage = 0; stage < plans.size(); ++stage) {
     const RunPlan& plan = plans[stage];
     const ParameterTable table = config.table(config.parallel.coordinates(plan.rank));
@@ -325,6 +371,9 @@ std::string stages_text(const RunConfig& config, const SimulatedStep& step, std:
                     percent(simulation.idle_share(stage)), std::to_string(own.activations),
                     std::to_string(sent), scaled(static_cast<double>(sent_bytes), 1e-6),
                     std::to_string(received), scaled(static_cast<double>(received_bytes), 1e-6)});
+    if (plans.size() != rules.size()) continue;
+    rows.back().push_back(std::to_string(rules[stage].delay));
+    rows.back().push_back(std::to_string(rules[stage].versions()));
   }
   return aligned(rows);
 }
@@ -343,7 +392,13 @@ std::string simulation_text(const RunConfig& config, std::span<const RunPlan> pl
                   fmt::format("{} micro-batch{}", scope.micro_batches, scope.micro_batches == 1 ? "" : "es"),
                   counted(scope.chunks, "chunk"));
   text += fmt::format("pass times   {}\n", step.times_text());
-  text += fmt::format("makespan     {}\n", step.text_with_unit(step.simulation().makespan));
+  text += fmt::format("makespan     {}", step.text_with_unit(step.simulation().makespan));
+  const int played = step.stages().front().micro_batches;
+  if (played > scope.micro_batches) {
+    text += fmt::format(" for {} steps, {} micro-batches\nphases       {}", played / scope.micro_batches,
+                        played, step.phases_text());
+  }
+  text += '\n';
   text += fmt::format("bubble       {}\n", step.bubble_text());
   text += stages_text(config, step, plans);
   const double column = step.column();

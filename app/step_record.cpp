@@ -2,51 +2,88 @@
 #include "app/step_record.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <optional>
+#include <source_location>
 
 #include <fmt/core.h>
 
 #include "core/base/statistics.hpp"
+#include "core/communication/call_site.hpp"
 
 namespace mylos {
 
-StepObservation observe_step(Session& session, const StepResults& results, int stop_request) {
-  constexpr int num_observed = 4 + num_step_phases;  // stop request, step, peak memory, idle time, phases
+namespace {
+
+enum Field : std::uint8_t { stop_request, seconds, peak_memory, idle, loss, norm, skip, phases };
+constexpr std::size_t num_fields = phases + num_step_phases;
+
+}  // namespace
+
+StepGather::StepGather(Session& session, const StepResults& results, int request, int stages)
+    : own_(num_fields),
+      ranks_(static_cast<std::size_t>(session.size())),
+      stages_(static_cast<std::size_t>(stages)) {
   const auto nanoseconds = [](double s) { return static_cast<std::int64_t>(s * 1e9); };
-  std::vector<std::int64_t> own = {stop_request, nanoseconds(results.seconds),
-                                   static_cast<std::int64_t>(session.ledger().peak()),
-                                   nanoseconds(results.idle_seconds)};
-  for (const double seconds : results.phase_seconds) own.push_back(nanoseconds(seconds));
+  own_[stop_request] = request;
+  own_[seconds] = nanoseconds(results.seconds);
+  own_[peak_memory] = static_cast<std::int64_t>(session.ledger().peak());
+  own_[idle] = nanoseconds(results.idle_seconds);
+  own_[loss] = std::bit_cast<std::int32_t>(results.scalars.loss);
+  own_[norm] = std::bit_cast<std::int32_t>(results.scalars.gradient_norm);
+  own_[skip] = results.scalars.skip;
+  for (std::size_t phase = 0; phase < num_step_phases; ++phase)
+    own_[phases + phase] = nanoseconds(results.phase_seconds[phase]);
+  all_.resize(own_.size() * ranks_);
+  // Stages that do not wait for each other are some micro-batches apart.
+  const CallSite site{.program = "measurements of a step",
+                      .where = std::source_location::current(),
+                      .is_awaited_late = stages > 1};
+  std::optional<CallSiteScope> scope;
+  if (stages > 1) scope.emplace(site);
+  request_ = session.host_world().all_gather({own_.data(), DType::int64, {std::ssize(own_)}},
+                                             {all_.data(), DType::int64, {std::ssize(all_)}});
+}
 
-  const auto ranks = static_cast<std::size_t>(session.size());
-  std::vector<std::int64_t> all(own.size() * ranks);
-  session.host_world()
-      .all_gather({own.data(), DType::int64, {num_observed}},
-                  {all.data(), DType::int64, {static_cast<std::int64_t>(all.size())}})
-      .host_wait();
-
-  std::vector<std::int64_t> column(ranks);
-  const auto take = [&](std::size_t field) {
-    for (std::size_t r = 0; r < ranks; ++r) column[r] = all[r * own.size() + field];
+StepObservation StepGather::take() {
+  request_.host_wait();
+  std::vector<std::int64_t> column(ranks_);
+  const auto take_field = [&](std::size_t field) {
+    for (std::size_t r = 0; r < ranks_; ++r) column[r] = all_[r * num_fields + field];
   };
   StepObservation seen;
-  take(0);
+  std::vector<StepScalars> parts(stages_);
+  for (std::size_t stage = 0; stage < stages_; ++stage) {
+    const std::int64_t* first = all_.data() + stage * (ranks_ / stages_) * num_fields;
+    const auto real = [&](Field field) {
+      return std::bit_cast<float>(static_cast<std::int32_t>(first[field]));
+    };
+    parts[stage].loss = real(loss);
+    parts[stage].gradient_norm = real(norm);
+    parts[stage].skip = static_cast<std::int32_t>(first[skip]);
+  }
+  const StepScalars model = merged(parts);
+  seen.loss = model.loss;
+  seen.gradient_norm = model.gradient_norm;
+  seen.is_skipped = model.skip != 0;
+  take_field(stop_request);
   for (const std::int64_t wish : column) {
     if (wish != 0) seen.stop_request = static_cast<int>(wish);
   }
-  take(1);
+  take_field(seconds);
   seen.seconds_min = 1e-9 * static_cast<double>(std::ranges::min(column));
   seen.seconds_max = 1e-9 * static_cast<double>(std::ranges::max(column));
   seen.seconds_median = 1e-9 * median({column.begin(), column.end()});
-  take(2);
+  take_field(peak_memory);
   seen.memory_min = static_cast<double>(std::ranges::min(column));
   seen.memory_max = static_cast<double>(std::ranges::max(column));
   seen.memory_median = median({column.begin(), column.end()});
-  take(3);
+  take_field(idle);
   seen.idle_min = 1e-9 * static_cast<double>(std::ranges::min(column));
   seen.idle_max = 1e-9 * static_cast<double>(std::ranges::max(column));
   seen.idle_median = 1e-9 * median({column.begin(), column.end()});
   for (std::size_t phase = 0; phase < num_step_phases; ++phase) {
-    take(4 + phase);
+    take_field(phases + phase);
     seen.phase_seconds[phase] = 1e-9 * static_cast<double>(std::ranges::max(column));
   }
   return seen;

@@ -17,6 +17,10 @@ namespace mylos {
 
 /// Measurements of a finished step, summarised over all ranks.
 struct StepObservation {
+  /// Of the whole model: loss, norm and whether a stage has skipped the step.
+  float loss = 0.0F;
+  float gradient_norm = 0.0F;
+  bool is_skipped = false;
   double seconds_min = 0.0, seconds_median = 0.0, seconds_max = 0.0;
   PhaseSeconds phase_seconds{};                                    // maximum over ranks
   double idle_min = 0.0, idle_median = 0.0, idle_max = 0.0;        // seconds
@@ -24,9 +28,24 @@ struct StepObservation {
   int stop_request = 0;                                            // of the highest rank that has one; else 0
 };
 
-/// Gathers the measurements of the step and the `stop_request` (0: none) of every rank. Collective; the
-/// result is the same on every rank.
-StepObservation observe_step(Session& session, const StepResults& results, int stop_request);
+/// The measurements of a step, on their way from all ranks to all ranks.
+class StepGather {
+ public:
+  /// Sends the measurements of a finished step and `stop_request` (0: none). `stages` is the number of
+  /// stages that have results of their own, each of as many neighbouring ranks. Collective.
+  StepGather(Session& session, const StepResults& results, int stop_request, int stages);
+
+  /// Whether those of all ranks are here.
+  bool has_arrived() { return request_.test(); }
+  /// Waits for those of all ranks; the result is the same on every rank.
+  StepObservation take();
+
+ private:
+  std::vector<std::int64_t> own_, all_;
+  std::size_t ranks_ = 0;
+  std::size_t stages_ = 0;
+  Request request_;
+};
 
 struct StepRecord {
   std::int64_t step = 0;

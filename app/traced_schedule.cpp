@@ -136,7 +136,8 @@ StepDiagram diagram_of(const RunConfig& config, const std::vector<UnitCost>& uni
                       .simulation = {},
                       .ranks = {}};
   const std::vector<Schedule> schedules =
-      config.parallel.schedules(config.train.accumulation, config.model.tied);
+      unrolled(config.parallel.schedules(config.train.accumulation, config.model.tied),
+               4 * static_cast<int>(config.parallel.pipeline));
   const Simulation played =
       simulate(schedules, pass_times(units, config.cuts()), message_time(config, units));
   for (std::size_t stage = 0; stage < std::min(schedules.size(), most_rows); ++stage)

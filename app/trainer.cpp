@@ -38,11 +38,13 @@ Trainer::Trainer(TrainerContext context)
                         training_.table().num_parameters(), 1 + training_.num_to_leave_unread()),
       last_step_(config_.limits.last_step()),
       step_(context_.step),
-      read_(context_.samples.dataset()) {
+      read_(context_.samples.dataset()),
+      is_asynchronous_(config_.parallel.is_asynchronous()),
+      lag_(is_asynchronous_ ? (config_.parallel.pipeline - 1) / config_.train.accumulation + 2 : 0) {
+  guard_.loss_scale = config_.train.loss_scale;
   if (config_.checkpoint.async) {
-    snapshot_.emplace(
-        backend_, session_.ledger(), MemoryCategory::snapshot,
-        static_cast<std::size_t>(snapshot_bytes(training_.state().optimizer(), training_.state().stored())));
+    snapshot_.emplace(backend_, session_.ledger(), MemoryCategory::snapshot,
+                      static_cast<std::size_t>(snapshot_bytes(training_.program())));
   }
 }
 
@@ -158,6 +160,7 @@ void Trainer::restore_from(CheckpointReader& reader) {
          state.tokenizer.text(), context_.tokenizer.text());
   }
   training_.set_guard(guard);
+  guard_ = guard;
   const auto note_change = [&](const std::string& what, const std::string& before, const std::string& now) {
     if (before != now)
       changes += fmt::format("{}{} {} -> {}", changes.empty() ? "" : ", ", what, before, now);
@@ -174,9 +177,18 @@ void Trainer::restore_from(CheckpointReader& reader) {
     console_.warn(fmt::format(
         "{} has changed: the samples of this run will not continue those of the checkpoint", key));
   }
+  // Older versions serve if they are those that this run's rules ask for.
+  const std::string rules = rules_text(config_);
+  const bool has_versions = rules == state.versions.rules;
+  if (!has_versions && !rules.empty() && !state.versions.rules.empty())
+    note_change("older versions of the weights", "used", "the newest instead");
+  if (!has_versions && !rules.empty() && state.versions.rules.empty())
+    note_change("versions of the weights", "one", "the newest for all micro-batches");
+  const KeptVersions versions{.newest = step_, .oldest = has_versions ? state.versions.oldest : step_.load()};
+  training_.continue_after(versions.newest, versions.oldest);
   console_.line(fmt::format("continuing at step {} from {}{}", step_, checkpoints_.path_of(step_).string(),
                             changes.empty() ? ", bitwise" : "; not bitwise, because of: " + changes));
-  restore(backend_, reader, training_.state());
+  restore(backend_, reader, training_.state(), versions);
 }
 
 void Trainer::set_aside_traces() {
@@ -189,64 +201,20 @@ void Trainer::set_aside_traces() {
 }
 
 TrainResult Trainer::run() {
-  const StepScalars& scalars = training_.results().scalars;
-  const GuardState& guard = training_.results().guard;
   const bool is_idle = step_ == last_step_ && !evaluation_due_;
   if (evaluation_due_) {
     evaluation_due_ = !run_evaluation();
     if (evaluation_due_) return preempted();
   }
-  while (step_ < last_step_ || !queued_.empty()) {
+  while (step_ < end_step() || !queued_.empty() || !read_steps_.empty()) {
     while (may_queue_step()) queue_step();  // on a device, also the step after the one to be read
-    QueuedStep finished = queued_.front();
-    queued_.pop_front();
-    const std::vector<TrafficRow> before = subtract(session_.traffic().table(), finished.traffic);
-    const std::int64_t skipped_before = guard.skipped_in_row;
-    training_.read_results();
-    note_written(checkpoints_.poll());
-    const StepObservation seen = observe();
-    finished.traffic = subtract(session_.traffic().table(), before);
-    if (finished.step == config_.profile_step) write_trace();
-    // A skipped step that `skipped_in_row` does not count has overflowed; a smaller loss scale may prevent
-    // that.
-    const bool is_bad = guard.skipped_in_row > skipped_before;
-    if (is_bad) {
-      console_.warn(fmt::format("step {}: update not applied (loss {}, gradient norm {})", finished.step,
-                                scalars.loss, scalars.gradient_norm));
-    } else if (scalars.skip != 0) {
-      console_.warn(
-          fmt::format("step {}: update not applied: a gradient overflowed; the loss scale is now {}",
-                      finished.step, guard.loss_scale));
+    if (!queued_.empty()) read_step();
+    while (!read_steps_.empty() &&
+           (must_await(read_steps_.front().queued.step) || read_steps_.front().gather.has_arrived())) {
+      ReadStep finished = std::move(read_steps_.front());
+      read_steps_.pop_front();
+      if (std::optional<TrainResult> end = finish_step(std::move(finished))) return *end;
     }
-    const bool guard_stops = is_bad && (config_.guard_settings.policy == GuardPolicy::stop ||
-                                        guard.skipped_in_row >= config_.guard_settings.max_skips);
-    if (guard_stops) {
-      record(finished, seen);
-      flush();
-      return {ExitCode::numerical, "failed",
-              fmt::format("step {}: loss {}, gradient norm {}: the update was not applied ({} in a row)",
-                          finished.step, scalars.loss, scalars.gradient_norm, guard.skipped_in_row),
-              finished.step};
-    }
-    stop_request_ = seen.stop_request;
-    if (!queued_.empty()) {  // a later step may have changed the weights: nothing is due after this one
-      record(finished, seen);
-      continue;
-    }
-    const std::int64_t check_every = config_.guard_settings.replica_check_every;
-    if (check_every > 0 && step_ % check_every == 0) check_replicas();
-    const bool last = step_ == last_step_;
-    // A stop request must not wait for an evaluation; the restart runs it instead.
-    evaluation_due_ = evaluates_after(step_) && (stop_request_ != 0 || !run_evaluation());
-    checkpoint_due_ =
-        checkpoint_due_ || (config_.checkpoint.every > 0 && step_ % config_.checkpoint.every == 0);
-    // The step's row is written before its checkpoint, so that no row is missing if the job is killed after
-    // the checkpoint.
-    record(finished, seen);
-    // A checkpoint that is due waits for an applied step: a skipped step does not change the weights.
-    const bool stops = last || stop_request_ != 0;
-    if (stops || (checkpoint_due_ && scalars.skip == 0)) write_checkpoint(stops);
-    if (stop_request_ != 0 && (!last || evaluation_due_)) return preempted();
   }
   if (saved_step_ != step_) write_checkpoint(true);
   flush();
@@ -258,6 +226,98 @@ TrainResult Trainer::run() {
                     complete ? "steps" : "stop_step", last_step_);
   }
   return {ExitCode::done, complete ? "done" : "stopped", message, step_};
+}
+
+/// Returns whether this rank may not go on without the measurements of a step. What follows from them takes
+/// effect `lag_` steps later, so they must be known before a later step than that is begun. By then all ranks
+/// have sent theirs, unless one is slow.
+bool Trainer::must_await(std::int64_t step) const {
+  return is_drained() || step + lag_ <= step_ + training_.program().schedule().ahead();
+}
+
+void Trainer::read_step() {
+  QueuedStep queued = std::move(queued_.front());
+  queued_.pop_front();
+  std::vector<TrafficRow> before = subtract(session_.traffic().table(), queued.traffic);
+  training_.read_results();
+  note_written(checkpoints_.poll());
+  const StepResults& results = training_.results();
+  wall_clock_limit_.note_step(results.seconds);
+  if (checkpoint_begin_) wall_clock_limit_.note_unfinished_checkpoint(seconds_since(*checkpoint_begin_));
+  const int stages = is_asynchronous_ ? static_cast<int>(config_.parallel.pipeline) : 1;
+  read_steps_.push_back({.queued = std::move(queued),
+                         .scalars = results.scalars,
+                         .gather = StepGather(session_, results, own_stop_request(), stages),
+                         .before = std::move(before)});
+}
+
+std::optional<TrainResult> Trainer::finish_step(ReadStep finished) {
+  const StepObservation seen = finished.gather.take();
+  const std::int64_t step = finished.queued.step;
+  // Of stages that do not wait for each other, later steps are under way.
+  if (!is_asynchronous_) finished.queued.traffic = subtract(session_.traffic().table(), finished.before);
+  if (step == config_.profile_step) write_trace();
+  StepScalars& scalars = finished.scalars;
+  scalars.loss = seen.loss;
+  scalars.gradient_norm = seen.gradient_norm;
+  scalars.skip = seen.is_skipped ? 1 : 0;
+  const std::int64_t skipped_before = guard_.skipped_in_row;
+  if (training_.program().schedule().rules.empty()) {
+    guard_ = training_.results().guard;
+  } else {  // each stage knows only its own
+    StepScalars model{.loss_scale = 1.0F};
+    const GuardConfig statistics{.clip_norm = 0.0F, .spike_window = config_.guard.spike_window};
+    guard_update(statistics, {scalars.loss, scalars.gradient_norm * scalars.gradient_norm}, guard_, model);
+  }
+  // A skipped step that `skipped_in_row` does not count has overflowed; a smaller loss scale may prevent
+  // that.
+  const bool is_bad = guard_.skipped_in_row > skipped_before;
+  if (is_bad) {
+    console_.warn(fmt::format("step {}: update not applied (loss {}, gradient norm {})", step, scalars.loss,
+                              scalars.gradient_norm));
+  } else if (scalars.skip != 0) {
+    console_.warn(fmt::format("step {}: update not applied: a gradient overflowed; the loss scale is now {}",
+                              step, guard_.loss_scale));
+  }
+  const bool guard_stops = is_bad && (config_.guard_settings.policy == GuardPolicy::stop ||
+                                      guard_.skipped_in_row >= config_.guard_settings.max_skips);
+  if (guard_stops && !failure_) {
+    failure_ = {ExitCode::numerical, "failed",
+                fmt::format("step {}: loss {}, gradient norm {}: the update was not applied ({} in a row)",
+                            step, scalars.loss, scalars.gradient_norm, guard_.skipped_in_row),
+                step};
+    stop_step_ = std::min(stop_step_, step + lag_);
+  }
+  if (seen.stop_request != 0 && stop_request_ == 0) {
+    stop_request_ = seen.stop_request;
+    if (is_asynchronous_) stop_step_ = std::min(stop_step_, step + lag_);
+  }
+  // Nothing is due after a step if a later one may have changed the weights.
+  const bool is_last_queued = step == step_ && is_drained();
+  if (failure_ && (is_last_queued || !is_asynchronous_)) {
+    record(finished.queued, scalars, seen);
+    flush();
+    return failure_;
+  }
+  if (!is_last_queued) {
+    record(finished.queued, scalars, seen);
+    return std::nullopt;
+  }
+  const std::int64_t check_every = config_.guard_settings.replica_check_every;
+  if (check_every > 0 && step_ % check_every == 0) check_replicas();
+  const bool last = step_ == last_step_;
+  // A stop request must not wait for an evaluation; the restart runs it instead.
+  evaluation_due_ = evaluates_after(step_) && (stop_request_ != 0 || !run_evaluation());
+  checkpoint_due_ =
+      checkpoint_due_ || (config_.checkpoint.every > 0 && step_ % config_.checkpoint.every == 0);
+  // The step's row is written before its checkpoint, so that no row is missing if the job is killed after
+  // the checkpoint.
+  record(finished.queued, scalars, seen);
+  // A checkpoint that is due waits for an applied step: a skipped step does not change the weights.
+  const bool stops = last || stop_request_ != 0;
+  if (stops || (checkpoint_due_ && scalars.skip == 0)) write_checkpoint(stops);
+  if (stop_request_ != 0 && (!last || evaluation_due_)) return preempted();
+  return std::nullopt;
 }
 
 TrainResult Trainer::preempted() {
@@ -277,17 +337,23 @@ bool Trainer::evaluates_after(std::int64_t step) const {
 }
 
 /// Returns whether something that needs the results or weights of `step` may be due after it, or whether it
-/// or the next step is traced: a traced step runs alone.
+/// or, of steps that do not overlap, the next one is traced: a traced step runs alone.
 bool Trainer::pauses_after(std::int64_t step) const {
   const auto is_due = [&](std::int64_t every) { return every > 0 && step % every == 0; };
   return checkpoint_due_ || is_due(config_.checkpoint.every) || evaluates_after(step) ||
          is_due(config_.guard_settings.replica_check_every) || step == config_.profile_step ||
-         step + 1 == config_.profile_step;
+         (step + 1 == config_.profile_step && !is_asynchronous_);
+}
+
+std::int64_t Trainer::last_to_begin(std::int64_t step) const {
+  const std::int64_t last = std::min(end_step(), step + training_.program().schedule().ahead());
+  while (step < last && !pauses_after(step)) ++step;
+  return step;
 }
 
 bool Trainer::may_queue_step() const {
-  if (step_ == last_step_) return false;
-  if (queued_.empty()) return true;
+  if (step_ >= end_step()) return false;
+  if (queued_.empty()) return read_steps_.empty() || !drains_;
   return queued_.size() <= training_.num_to_leave_unread() && stop_request_ == 0 && !pauses_after(step_);
 }
 
@@ -299,7 +365,9 @@ void Trainer::queue_step() {
     trace.start();
   }
   const std::vector<TrafficRow> before = session_.traffic().table();
-  training_.run(step_, step_, *this);
+  const std::int64_t last = last_to_begin(step_);
+  drains_ = last == step_;
+  training_.run(step_, last, *this);
   trace.stop();
   sample_ += config_.train.global_batch;
   queued_.push_back(
@@ -311,36 +379,36 @@ void Trainer::read_samples(std::int64_t step, std::int64_t first, std::span<std:
   context_.samples.read(sample_ + (step - step_) * config_.train.global_batch + first, tokens);
 }
 
-void Trainer::before(const Action& action) {
+void Trainer::before(const Action& action, std::int64_t step) {
   const int stages = session_.grid().coordinates().extent(Axis::pipeline);
   if (stages == 1) {
-    session_.recorder().set_phase(step_, name_of(action.kind));
+    session_.recorder().set_phase(step, name_of(action.kind));
   } else {
+    const Schedule& schedule = program_.schedule();
     std::array<char, 64> text{};
-    const auto end = fmt::format_to_n(
-        text.data(), text.size(), "stage {}, {}", session_.grid().coordinates().index(Axis::pipeline),
-        ActionText(action, is_message(action.kind) ? 0 : program_.schedule().chunks).view());
-    session_.recorder().set_phase(step_, {text.data(), std::min(end.size, text.size())});
+    auto end = fmt::format_to_n(text.data(), text.size(), "stage {}, {}",
+                                session_.grid().coordinates().index(Axis::pipeline),
+                                ActionText(action, is_message(action.kind) ? 0 : schedule.chunks).view());
+    if (!schedule.rules.empty() && is_of_micro_batch(action.kind) && !is_message(action.kind)) {
+      const std::size_t size = std::min(end.size, text.size());
+      end = fmt::format_to_n(text.data() + size, text.size() - size, ", weights {}",
+                             training_.version_of(action, step));
+      end.size += size;
+    }
+    session_.recorder().set_phase(step, {text.data(), std::min(end.size, text.size())});
   }
   if (action.kind == ActionKind::step) start_pending_checkpoint();
-  if (action.kind == ActionKind::forward) inject(action);
+  if (action.kind == ActionKind::forward) inject(action, step);
 }
 
-void Trainer::after(const Action& action) {
-  if (action.kind != ActionKind::forward) inject(action);
+void Trainer::after(const Action& action, std::int64_t step) {
+  if (action.kind != ActionKind::forward) inject(action, step);
 }
 
-void Trainer::inject(const Action& action) {
+void Trainer::inject(const Action& action, std::int64_t step) {
   const Coordinates& at = session_.grid().coordinates();
-  apply_fault(context_.fault.at(name_of(action.kind), step_, action.micro_batch), backend_, training_.state(),
+  apply_fault(context_.fault.at(name_of(action.kind), step, action.micro_batch), backend_, training_.state(),
               session_.grid().group(at.extent(loss_axes) > 1 ? loss_axes : all_axes));
-}
-
-StepObservation Trainer::observe() {
-  const StepResults& results = training_.results();
-  wall_clock_limit_.note_step(results.seconds);
-  if (checkpoint_begin_) wall_clock_limit_.note_unfinished_checkpoint(seconds_since(*checkpoint_begin_));
-  return observe_step(session_, results, own_stop_request());
 }
 
 int Trainer::own_stop_request() {
@@ -357,7 +425,7 @@ int Trainer::agree_on_stop() {
   return static_cast<int>(most[0] > 0 ? most[0] : -most[1]);
 }
 
-void Trainer::record(const QueuedStep& finished, const StepObservation& seen) {
+void Trainer::record(const QueuedStep& finished, const StepScalars& scalars, const StepObservation& seen) {
   const double tokens = static_cast<double>(config_.train.global_batch * config_.train.seq_len);
   const double rate = tokens / seen.seconds_max;
   const double flops_per_token =
@@ -373,7 +441,7 @@ void Trainer::record(const QueuedStep& finished, const StepObservation& seen) {
       .tokens_per_second = rate,
       .mfu = rate * flops_per_token * 1e-12 / (context_.peak_tflops * static_cast<double>(session_.size())),
       .hfu = training_.program().flops_per_step() * 1e-12 / (seen.seconds_max * context_.peak_tflops),
-      .scalars = training_.results().scalars,
+      .scalars = scalars,
       .seen = seen,
       .traffic = finished.traffic,
       .checkpoint_seconds = std::exchange(checkpoint_seconds_, 0.0),
@@ -445,7 +513,7 @@ RunState Trainer::state() const {
           .read = read_.at(sample_),
           .seed = config_.train.seed,
           .model = config_.model,
-          .guard = training_.results().guard,
+          .guard = guard_,
           .ranks = session_.size(),
           .micro_batch = config_.train.micro_batch,
           .compute = backend_.description(),
@@ -455,6 +523,7 @@ RunState Trainer::state() const {
           .tokenizer = context_.tokenizer,
           .folder = config_.folder,
           .initial = initial_,
+          .versions = {.rules = rules_text(config_), .oldest = training_.oldest_version()},
           .evaluation_due = evaluation_due_};
 }
 
@@ -464,11 +533,14 @@ void Trainer::write_checkpoint(bool ends_run) {
   const auto start = Clock::now();
   note_written(checkpoints_.finish());  // checkpoints are written one at a time
   const bool goes_on = snapshot_ && !ends_run;
-  const bool is_hashed_beside = goes_on && backend_.host_accessible();
+  // Micro-batches of later steps may use other versions of the weights before the next update.
+  const bool is_hashed_beside =
+      goes_on && backend_.host_accessible() && training_.program().schedule().rules.empty();
   if (!is_hashed_beside) check_replicas();  // otherwise a restart could continue from a corrupt replica
   checkpoint_begin_ = start;
   CheckpointContent content =
-      checkpoint_content(backend_, training_.state(), goes_on ? snapshot_->data() : nullptr);
+      checkpoint_content(backend_, training_.state(), {.newest = step_, .oldest = training_.oldest_version()},
+                         goes_on ? snapshot_->data() : nullptr);
   content.state = {.step = step_, .json = state_text(state())};
   if (is_hashed_beside) {
     pending_checkpoint_.emplace(PendingCheckpoint{.content = std::move(content), .hashes = {}, .hashed = {}});

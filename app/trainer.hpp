@@ -8,6 +8,7 @@
 #include <ctime>
 #include <deque>
 #include <future>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -96,6 +97,14 @@ class Trainer final : private StepDriver {
     std::vector<TrafficRow> traffic;
   };
 
+  /// A step whose results this rank has read; the measurements of all ranks are on their way.
+  struct ReadStep {
+    QueuedStep queued;
+    StepScalars scalars;  // of this rank's stage, if stages do not wait for each other
+    StepGather gather;
+    std::vector<TrafficRow> before;  // all traffic until the results were read, without the step's
+  };
+
   /// A checkpoint whose states are hashed while the next step runs; it is written once the replicas' hashes
   /// agree.
   struct PendingCheckpoint {
@@ -115,17 +124,27 @@ class Trainer final : private StepDriver {
   void warn_of_idle_settings();
   bool evaluates_after(std::int64_t step) const;
   bool pauses_after(std::int64_t step) const;
+  /// The last step of this launch, as far as is known.
+  std::int64_t end_step() const { return std::min(last_step_, stop_step_); }
+  /// The step up to which stages may begin steps while `step` is under way.
+  std::int64_t last_to_begin(std::int64_t step) const;
   bool may_queue_step() const;
+  /// Whether nothing is under way, on any stage, and the weights are those after `step_`.
+  bool is_drained() const { return queued_.empty() && drains_; }
+  bool must_await(std::int64_t step) const;
+  /// Reads the results of the step queued first, and sends this rank's measurements of it to the others.
+  void read_step();
+  /// Decides, as all ranks do, what follows from a step. Returns how the run ended, if it did.
+  std::optional<TrainResult> finish_step(ReadStep finished);
   TrainResult preempted();
   void queue_step();
   void read_samples(std::int64_t step, std::int64_t first, std::span<std::int32_t> tokens) override;
-  void before(const Action& action) override;
-  void after(const Action& action) override;
-  void inject(const Action& action);
-  StepObservation observe();
+  void before(const Action& action, std::int64_t step) override;
+  void after(const Action& action, std::int64_t step) override;
+  void inject(const Action& action, std::int64_t step);
   /// Returns this rank's stop request; 0 if there is none.
   int own_stop_request();
-  void record(const QueuedStep& finished, const StepObservation& seen);
+  void record(const QueuedStep& finished, const StepScalars& scalars, const StepObservation& seen);
   /// Returns a stop request that at least one rank has, the same on all ranks; 0 if none has one. Collective.
   int agree_on_stop();
   /// Returns false if the evaluation was interrupted.
@@ -164,6 +183,13 @@ class Trainer final : private StepDriver {
   std::int64_t sample_ = 0;          // running index of the next step's first sample
   ReadCounter read_;
   std::deque<QueuedStep> queued_;
+  std::deque<ReadStep> read_steps_;
+  const bool is_asynchronous_;  // stages do not wait for each other
+  const std::int64_t lag_;      // steps from one whose measurements end the run to the last one
+  bool drains_ = true;          // no stage has begun a step after the one that was queued last
+  std::int64_t stop_step_ = std::numeric_limits<std::int64_t>::max();  // agreed
+  std::optional<TrainResult> failure_;                                 // the run's end after that step
+  GuardState guard_;                                                   // after the last finished step
   int stop_request_ = 0;         // a signal or `wall_clock_request`; 0 if there is none
   bool evaluation_due_ = false;  // an evaluation of the weights after `step_`
   std::optional<InitialWeights> initial_;

@@ -97,6 +97,10 @@ int dry_run(const CommandLine& line, const std::string& name) {
   Setup setup = planned_setup(line, name, restart ? shape_to_continue : ShapeOfModel());
   if (line.has("pass-times")) set_pass_times(setup.config, line.text("pass-times"));
   std::filesystem::path list;
+  if (line.has("write-schedule") && setup.config.parallel.is_asynchronous())
+    fail(ExitCode::usage,
+         "--write-schedule writes the passes of one step, but with schedule = {} steps overlap",
+         setup.config.parallel.schedule->name);
   if (line.has("write-schedule")) list = output_file(line, "write-schedule", inputs_of(setup, name));
   std::vector<std::string> notes;
   note_past_end(setup, notes);

@@ -97,19 +97,23 @@ __device__ Group<W> round_group_stochastically(const Group<float>& exact, const 
 template <class W, class G>
 __global__ void update(AdamWStep args, const StepFactors* factors, W* weights, const G* gradient,
                        float* master, float* first_moment, float* second_moment, std::int64_t n) {
-  if (args.scalars->skip != 0) return;
-  const StepFactors step = *factors;
   const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x) * group;
   if (first >= n) return;
   const int count = static_cast<int>(first + group <= n ? group : n - first);
+  const W* source = args.previous ? static_cast<const W*>(args.previous.data) : weights;
+  if (args.scalars->skip != 0) {
+    if (args.previous) store_group(weights + first, count, load_group(source + first, count));
+    return;
+  }
+  const StepFactors step = *factors;
   const Group<G> g = load_group(gradient + first, count);
   Group<float> m = load_group(first_moment + first, count);
   Group<float> v = load_group(second_moment + first, count);
   Group<float> p;
-  if (master != nullptr) {
+  if (master != nullptr && !std::is_same_v<W, float>) {
     p = load_group(master + first, count);
   } else {
-    const Group<W> w = load_group(weights + first, count);
+    const Group<W> w = load_group(source + first, count);
     for (int i = 0; i < group; ++i) p.values[i] = static_cast<float>(w.values[i]);
   }
   const int first_segment = segment_of(args.segments, args.num_segments, first);
@@ -142,12 +146,13 @@ __global__ void update(AdamWStep args, const StepFactors* factors, W* weights, c
 bool KernelOperations::run(const AdamWStep& args) {
   const std::int64_t n = args.weights.size();
   require((!args.master || args.master.size() == n) && args.gradient.size() == n &&
-              args.first_moment.size() == n && args.second_moment.size() == n,
+              args.first_moment.size() == n && args.second_moment.size() == n &&
+              (!args.previous || args.previous.size() == n),
           "AdamW's buffers have one size");
   require(args.weights.dtype != DType::fp32 || args.weights.data == args.master.data,
           "fp32 weights are their own master");
   if (!has_packs({args.weights.data, args.gradient.data, args.master.data, args.first_moment.data,
-                  args.second_moment.data})) {
+                  args.second_moment.data, args.previous.data})) {
     return false;
   }
   if (n == 0) return true;

@@ -80,6 +80,7 @@ struct SgdRule {
 /// The step on elements that have an fp32 master.
 template <class W>
 struct MasterUpdate {
+  const float* source;  // the master or, of fp32, the version of the weights that the step reads
   float* master;
   W* weights;
 
@@ -91,7 +92,7 @@ struct MasterUpdate {
   }
   template <class Rule>
   KOKKOS_FORCEINLINE_FUNCTION void update(Lanes at, const Rule& rule, Vec decay) const {
-    const Vec p = rule(at, decay, at.load(master));
+    const Vec p = rule(at, decay, at.load(source));
     at.store(master, p);
     if constexpr (!std::is_same_v<W, float>) at.store(weights, p);
   }
@@ -101,6 +102,7 @@ struct MasterUpdate {
 /// `chances_at_once` elements at a time, aligned to the random draws.
 template <class W>
 struct RoundedUpdate {
+  const W* source;
   W* weights;
   const StepScalars* scalars;
 
@@ -126,7 +128,7 @@ struct RoundedUpdate {
       float exact[chances_at_once];
       for (int k = 0; k < count; k += width) {
         const Lanes at{i + k, count - k < width ? count - k : width};
-        store(exact + k, rule(at, decay, at.load(weights)));
+        store(exact + k, rule(at, decay, at.load(source)));
       }
       for (int k = 0; k < count; ++k)
         weights[i + k] = round_stochastically<W>(exact[k], chances[skipped + k]);
@@ -136,16 +138,19 @@ struct RoundedUpdate {
 };
 
 /// In parallel over blocks, calls update(i, end, rule, decay, segment) for the elements [i, end) of one
-/// segment after another.
-template <class Rule, class Op, class Update>
-void step_kernel(const std::string& label, const Op& args, Update update) {
+/// segment after another. A step that is skipped copies `previous`, if there is such a version.
+template <class Rule, class Op, class W, class Update>
+void step_kernel(const std::string& label, const Op& args, const W* previous, W* weights, Update update) {
   const std::int64_t n = args.weights.size();
   Kokkos::parallel_for(
       label, Range(queue(), 0, (n + step_block - 1) / step_block), KOKKOS_LAMBDA(std::int64_t block) {
-        if (args.scalars->skip != 0) return;
-        const Rule rule(args);
         std::int64_t i = block * step_block;
         const std::int64_t block_end = i + step_block < n ? i + step_block : n;
+        if (args.scalars->skip != 0) {
+          for (; previous != nullptr && i < block_end; ++i) weights[i] = previous[i];
+          return;
+        }
+        const Rule rule(args);
         for (int s = segment_of(args.segments, args.num_segments, i); i < block_end; ++s) {
           const Segment segment = args.segments[s];
           const std::int64_t end = segment.end < block_end ? segment.end : block_end;
@@ -167,11 +172,21 @@ void step(const std::string& label, const Op& op) {
           "fp32 weights are their own master");
   dispatch_float(op.weights.dtype, [&]<class W>(W) {
     W* weights = vector<W>(op.weights).data();
+    const W* previous = op.previous ? vector<W>(op.previous).data() : nullptr;
+    const W* source = op.previous ? previous : weights;
     dispatch_gradient<W>(op.gradient.dtype, [&]<class G>(G) {
+      const auto run = [&](const auto& update) {
+        step_kernel<Rule<G>>(label, op, previous, weights, update);
+      };
       if constexpr (!std::is_same_v<W, float>) {
-        if (!op.master) return step_kernel<Rule<G>>(label, op, RoundedUpdate<W>{weights, op.scalars});
+        if (!op.master) return run(RoundedUpdate<W>{source, weights, op.scalars});
       }
-      step_kernel<Rule<G>>(label, op, MasterUpdate<W>{vector<float>(op.master).data(), weights});
+      float* master = vector<float>(op.master).data();
+      if constexpr (std::is_same_v<W, float>) {
+        run(MasterUpdate<W>{source, master, weights});
+      } else {
+        run(MasterUpdate<W>{master, master, weights});
+      }
     });
   });
 }

@@ -37,7 +37,7 @@ class RandomTokens final : public StepDriver {
       tokens[i] = static_cast<std::int32_t>(noise.x[0] % vocab_);
     }
   }
-  void after(const Action& action) override {
+  void after(const Action& action, std::int64_t /*step*/) override {
     if (action.kind == ActionKind::reduce) after_ = traffic_.table();
   }
 

@@ -12,6 +12,8 @@ struct CallSite {
   std::string_view program;  ///< "backward"
   std::size_t number = 0;    ///< of the entry in its pass
   std::source_location where;
+  /// The call may be under way for long before anybody waits for it, so only the wait counts.
+  bool is_awaited_late = false;
 };
 
 /// Returns the entry whose call this thread is making, or null outside of programs.

@@ -20,14 +20,15 @@ enum class MemoryCategory : std::uint8_t {
   workspace,         ///< scratch of a backend, packed weight copies, tables, scalars
   communication,     ///< staging and windows that hold no unit
   snapshot,          ///< host memory from which a checkpoint is written while training continues
+  weight_versions,   ///< weights of earlier and later updates than `parameters`, of asynchronous pipelines
   cache,             ///< keys and values of the texts that are continued
 };
-inline constexpr int num_memory_categories = 10;
+inline constexpr int num_memory_categories = 11;
 
 constexpr std::string_view name_of(MemoryCategory category) {
   constexpr std::array<std::string_view, num_memory_categories> names = {
-      "parameters",  "gradients", "optimizer",     "gathered_weights", "full_gradients",
-      "activations", "workspace", "communication", "snapshot",         "cache"};
+      "parameters", "gradients",     "optimizer", "gathered_weights", "full_gradients", "activations",
+      "workspace",  "communication", "snapshot",  "weight_versions",  "cache"};
   return names[static_cast<std::size_t>(category)];
 }
 

@@ -564,6 +564,15 @@ MYLOS_HOST_DEVICE inline int segment_of(const Segment* segments, int count, std:
   return low;
 }
 
+/// Visits the weights of an optimizer's step, of which `master` may be the same memory.
+void visit_weights(auto& op, const auto& visit) {
+  const bool is_own_master = op.master.data == op.weights.data;
+  const bool in_place = !op.previous && (!op.master || is_own_master);
+  visit("weights", op.weights, access_of(in_place));
+  visit("master", op.master, op.previous && is_own_master ? Access::write : Access::update);
+  visit("previous", op.previous, Access::read);
+}
+
 /// A step of AdamW (Loshchilov and Hutter, 2019) on n elements of a flat buffer; changes nothing if
 /// scalars->skip is set.
 struct AdamWStep {
@@ -572,6 +581,9 @@ struct AdamWStep {
   /// (n) fp32, updated. The same memory as `weights` if these are fp32. Empty if bf16 or fp16 weights have no
   /// master: they are then updated in fp32 and rounded stochastically, as their segment says.
   TensorRef master{};
+  /// (n) compute type: another version of the weights, which the update reads instead of those that it
+  /// writes. A step that is skipped copies it. Empty: the update works in place.
+  TensorRef previous{};
   TensorRef first_moment{};           // (n) fp32, updated
   TensorRef second_moment{};          // (n) fp32, updated
   const Segment* segments = nullptr;  // device memory; they cover [0, n) in order, without gaps
@@ -584,10 +596,9 @@ struct AdamWStep {
 
   static constexpr std::string_view name = "adamw";
   static void operands(auto& op, const auto& visit) {
-    visit("weights", op.weights, access_of(!op.master || op.master.data == op.weights.data));
+    visit_weights(op, visit);
     visit("gradient", op.gradient, Access::read);
-    visit_all(visit, Access::update, "master", op.master, "first_moment", op.first_moment, "second_moment",
-              op.second_moment);
+    visit_all(visit, Access::update, "first_moment", op.first_moment, "second_moment", op.second_moment);
   }
   double flops() const { return 16.0 * static_cast<double>(weights.size()); }
 };
@@ -596,7 +607,7 @@ struct AdamWStep {
 /// = momentum_decay * momentum + clipped gradient + decay * weight; weight -= learning_rate * momentum. The
 /// other members are as in AdamWStep.
 struct SgdStep {
-  TensorRef weights{}, gradient{}, master{};
+  TensorRef weights{}, gradient{}, master{}, previous{};
   TensorRef momentum{};  // (n) fp32, updated
   const Segment* segments = nullptr;
   int num_segments = 0;
@@ -606,9 +617,9 @@ struct SgdStep {
 
   static constexpr std::string_view name = "sgd";
   static void operands(auto& op, const auto& visit) {
-    visit("weights", op.weights, access_of(!op.master || op.master.data == op.weights.data));
+    visit_weights(op, visit);
     visit("gradient", op.gradient, Access::read);
-    visit_all(visit, Access::update, "master", op.master, "momentum", op.momentum);
+    visit("momentum", op.momentum, Access::update);
   }
   double flops() const { return 6.0 * static_cast<double>(weights.size()); }
 };

@@ -40,13 +40,14 @@ Optimizer::Optimizer(const OptimizerConfig& config, const ParameterTable& table,
       add("optimizer: segments", segments_.size() * sizeof(Segment), MemoryCategory::workspace);
 }
 
-void Optimizer::record(std::size_t index, TensorRef weights, TensorRef gradient, StepScalars* scalars,
-                       UpdateRecorder& run) const {
+void Optimizer::record(std::size_t index, TensorRef weights, TensorRef previous, TensorRef gradient,
+                       StepScalars* scalars, UpdateRecorder& run) const {
   const TensorRef truth = master(index, weights);
   const std::size_t first = first_segments_[index];
   OptimizerPart part{.weights = weights,
                      .gradient = gradient,
                      .master = truth.dtype == DType::fp32 ? truth : TensorRef(),
+                     .previous = previous,
                      .states = {},
                      .segments = static_cast<const Segment*>(address_of(segments_storage_)) + first,
                      .num_segments = static_cast<int>(first_segments_[index + 1] - first),

@@ -30,9 +30,10 @@ struct OptimizerConfig {
 /// One part of a unit, as an optimizer's operations see it; all in storages (core/model/recorder.hpp). n is
 /// the number of elements of the part.
 struct OptimizerPart {
-  TensorRef weights;              ///< (n) compute type
-  TensorRef gradient;             ///< (n)
-  TensorRef master;               ///< (n) fp32: the master, or the weights if these are fp32; otherwise empty
+  TensorRef weights;   ///< (n) compute type
+  TensorRef gradient;  ///< (n)
+  TensorRef master;    ///< (n) fp32: the master, or the weights if these are fp32; otherwise empty
+  TensorRef previous;  ///< (n) compute type: the version that the update reads, if it writes another
   std::vector<TensorRef> states;  ///< (n) fp32 each, one per state of the kind
   const Segment* segments = nullptr;
   int num_segments = 0;
@@ -69,9 +70,10 @@ class Optimizer {
   TensorRef master(std::size_t index, TensorRef weights) const;
 
   /// Records the operations that update part `index` from its gradient and write its weights in the compute
-  /// type. Nothing changes if the step is skipped (StepScalars::skip).
-  void record(std::size_t index, TensorRef weights, TensorRef gradient, StepScalars* scalars,
-              UpdateRecorder& run) const;
+  /// type: over the weights that they update or, with `previous`, from that version to another. The values do
+  /// not change if the step is skipped (StepScalars::skip).
+  void record(std::size_t index, TensorRef weights, TensorRef previous, TensorRef gradient,
+              StepScalars* scalars, UpdateRecorder& run) const;
 
   /// The table of segments of all parts, and the storage that has to hold it.
   const std::vector<Segment>& segments() const { return segments_; }
@@ -116,6 +118,7 @@ Op operation_on(const OptimizerPart& part, const OptimizerConfig& config) {
   op.weights = part.weights;
   op.gradient = part.gradient;
   op.master = part.master;
+  op.previous = part.previous;
   op.segments = part.segments;
   op.num_segments = part.num_segments;
   op.weight_decay = config.weight_decay;

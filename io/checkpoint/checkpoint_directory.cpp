@@ -59,8 +59,8 @@ std::vector<fs::path> entries_of(const fs::path& directory) {
 }
 
 bool is_own_file(const fs::path& path) {
-  constexpr std::array<std::string_view, 4> names = {"weights.h5", "optimizer.h5", "state.json",
-                                                     "manifest.json"};
+  constexpr std::array<std::string_view, 5> names = {"weights.h5", "optimizer.h5", "versions.h5",
+                                                     "state.json", "manifest.json"};
   fs::path name = path.filename();
   if (name.extension() == temporary_suffix) name = name.stem();
   return std::ranges::find(names, name.string()) != names.end() &&

@@ -111,39 +111,58 @@ void ModelExecutor::bind_all() {
       }
     }
   }
-  weights_.resize(static_cast<std::size_t>(program_.num_versions()));
-  for (int version = 0; version < program_.num_versions(); ++version) {
-    for (int unit = 0; unit < program_.table().num_units(); ++unit) {
-      const auto storage = static_cast<std::size_t>(program_.version_of_weights(version, unit));
-      weights_[static_cast<std::size_t>(version)].push_back(bindings_.front().storages[storage]);
-    }
+  weights_.resize(static_cast<std::size_t>(program_.table().num_units()));
+  newest_.resize(weights_.size());
+  for (int unit = 0; unit < program_.table().num_units(); ++unit) {
+    for (const int storage : program_.versions_of_weights(unit))
+      weights_[static_cast<std::size_t>(unit)].push_back(
+          bindings_.front().storages[static_cast<std::size_t>(storage)]);
   }
+}
+
+void ModelExecutor::renew_version(int unit) {
+  const int storage = Storages::weights_storage(unit);
+  if (!program_.storages().at(storage).persists) return;
+  std::vector<Bound>& versions = weights_[static_cast<std::size_t>(unit)];
+  Bound& newest = versions[place_of_version(versions, newest_[static_cast<std::size_t>(unit)])];
+  newest.version = new_weight_version();
+  for (Binding& binding : bindings_) binding.storages[static_cast<std::size_t>(storage)] = newest;
 }
 
 void ModelExecutor::renew_versions() {
-  for (int unit = 0; unit < program_.table().num_units(); ++unit) {
-    const int storage = Storages::weights_storage(unit);
-    if (!program_.storages().at(storage).persists) continue;
-    Bound& weights = weights_[static_cast<std::size_t>(current_)][static_cast<std::size_t>(unit)];
-    weights.version = new_weight_version();
-    for (Binding& binding : bindings_) binding.storages[static_cast<std::size_t>(storage)] = weights;
-  }
+  for (int unit = 0; unit < program_.table().num_units(); ++unit) renew_version(unit);
 }
 
-void ModelExecutor::bind_weights(int version, int previous) {
-  if (program_.num_versions() == 1) return;
+void ModelExecutor::set_version(std::int64_t version) {
+  std::ranges::fill(newest_, version);
+  renew_versions();
+}
+
+void ModelExecutor::bind_weights(int update, std::int64_t version) {
+  if (!program_.has_versions()) return;
   std::vector<Bound>& bound = bindings_[slot_].storages;
-  for (int unit = 0; unit < program_.table().num_units(); ++unit) {
-    const auto memory_of = [&](int number) {
-      return weights_[static_cast<std::size_t>(number)][static_cast<std::size_t>(unit)];
-    };
-    bound[static_cast<std::size_t>(program_.previous_weights(unit))] = memory_of(previous);
+  for (const int unit : program_.units_of_update(update)) {
+    const std::vector<Bound>& versions = weights_[static_cast<std::size_t>(unit)];
+    const auto memory_of = [&](std::int64_t own) { return versions[place_of_version(versions, own)]; };
+    if (version > 0)
+      bound[static_cast<std::size_t>(program_.previous_weights(unit))] = memory_of(version - 1);
     bound[static_cast<std::size_t>(Storages::weights_storage(unit))] = memory_of(version);
   }
 }
 
 std::uint64_t ModelExecutor::version(int unit) const {
-  return weights_[static_cast<std::size_t>(current_)][static_cast<std::size_t>(unit)].version;
+  const std::vector<Bound>& versions = weights_[static_cast<std::size_t>(unit)];
+  return versions[place_of_version(versions, newest_[static_cast<std::size_t>(unit)])].version;
+}
+
+TensorRef ModelExecutor::bound(TensorRef recorded, std::int64_t version) const {
+  for (int unit = 0; unit < std::ssize(weights_); ++unit) {
+    const Place place = mylos::place_of(recorded);
+    if (place.storage != Storages::weights_storage(unit)) continue;
+    const std::vector<Bound>& versions = weights_[static_cast<std::size_t>(unit)];
+    recorded.data = versions[place_of_version(versions, version)].data + place.offset;
+  }
+  return recorded;
 }
 
 TensorRef ModelExecutor::bound(TensorRef recorded) const {
@@ -330,7 +349,8 @@ void ModelExecutor::run(const Occurrence& occurrence, const ActionScope& scope) 
     binding.storages[static_cast<std::size_t>(storage)].holds_terms =
         holds_terms && program_.storages().at(storage).persists;
   }
-  bind_weights(scope.weights, scope.previous_weights);
+  const int update = is_message(action.kind) ? 0 : program_.update_of(action.chunk);
+  if (action.kind != ActionKind::reduce && !is_message(action.kind)) bind_weights(update, scope.version);
   observer_ = scope.observer;
   const int chunks = program_.schedule().chunks;
   const ActionText text(action, chunks);
@@ -340,18 +360,22 @@ void ModelExecutor::run(const Occurrence& occurrence, const ActionScope& scope) 
   } else if (graphs_ && scope.as_graphs) {
     const auto places = static_cast<std::size_t>(program_.schedule().ahead()) + 1;
     const std::size_t place = static_cast<std::size_t>(occurrence.step) % places;
-    const auto versions = static_cast<std::size_t>(program_.num_versions());
-    run_as_graphs(
-        name, {&pass, 1},
-        recorded_[{occurrence.index, slot_, place * versions + static_cast<std::size_t>(scope.weights)}]);
+    const std::vector<int>& units = program_.units_of_update(update);
+    const std::size_t unit = units.empty() ? 0 : static_cast<std::size_t>(units.front());
+    const std::size_t versions = weights_[unit].size();
+    run_as_graphs(name, {&pass, 1},
+                  recorded_[{occurrence.index, slot_,
+                             place * versions + place_of_version(weights_[unit], scope.version)}]);
   } else {
     run_pass(name, pass);
   }
   observer_ = nullptr;
   if (is_of_slot) slots_.finish(occurrence);
   if (action.kind != ActionKind::step) return;
-  current_ = scope.weights;
-  renew_versions();
+  for (const int unit : program_.units_of_update(update)) {
+    newest_[static_cast<std::size_t>(unit)] = scope.version;
+    renew_version(unit);
+  }
 }
 
 void ModelExecutor::publish() {
@@ -416,7 +440,7 @@ void ModelExecutor::continue_texts(std::size_t pass, const CachedInput& input) {
     run_as_graphs(name, program_.cached()[pass].passes, *graphs);
   } else {
     run_list(name, program_.cached()[pass], [](const Action&) {});
-    if (!graphs_ || program_.num_versions() > 1) return;
+    if (!graphs_ || program_.has_versions()) return;
     // What libraries allocate when they first see a pass may replace memory that recorded graphs refer to.
     backend_.synchronize();
     recorded_.clear();

@@ -39,10 +39,8 @@ struct ActionScope {
   /// The step's scalars, and a GuardInput, in device memory.
   StepScalars* scalars = nullptr;
   void* guard_input = nullptr;
-  /// The version of the weights that a pass reads and the update writes, and the version that the update
-  /// reads.
-  int weights = 0;
-  int previous_weights = 0;
+  /// The version of the weights that a pass reads or the update makes (VersionRule).
+  std::int64_t version = 0;
   /// Whether to queue the operations between two communications as a graph, if the executor was made with
   /// graphs.
   bool as_graphs = false;
@@ -104,8 +102,10 @@ class ModelExecutor {
   /// Waits for all calls in flight. Call it before this rank accesses weights from outside, or stops
   /// communicating for long.
   void settle();
-  /// The version of the weights that was written last.
-  int current_weights() const { return current_; }
+  /// The weights that are set from outside next are version `version`.
+  void set_version(std::int64_t version);
+  /// The memory of a recorded part of a unit's weights in one of the versions that are kept.
+  TensorRef bound(TensorRef recorded, std::int64_t version) const;
   /// Identifies the content of a unit's weights; 0 if they keep no place.
   std::uint64_t version(int unit) const;
 
@@ -145,10 +145,15 @@ class ModelExecutor {
   }
   void allocate(MemoryLedger& ledger);
   void bind_all();
-  /// Makes the current slot's passes read a version of the weights, or the update write it.
-  void bind_weights(int version, int previous);
-  /// The content of the weights that keep their place has changed.
+  /// Makes the current slot's passes through the chunk of an update read a version of the weights, or the
+  /// update make it from the one before.
+  void bind_weights(int update, std::int64_t version);
+  /// The content of the newest version of a unit's weights has changed, or another version is the newest.
+  void renew_version(int unit);
   void renew_versions();
+  static constexpr std::size_t place_of_version(const std::vector<Bound>& versions, std::int64_t version) {
+    return static_cast<std::size_t>(version) % versions.size();
+  }
   void run_pass(std::string_view name, const Pass& pass);
   /// Runs a list; calls after(action) after each action, with its slot set.
   template <class Visit>
@@ -181,8 +186,8 @@ class ModelExecutor {
   std::map<int, DeviceBuffer> kept_;  // by storage
   std::map<ArenaKey, DeviceBuffer> arenas_;
   std::vector<Binding> bindings_;            // by slot
-  std::vector<std::vector<Bound>> weights_;  // by version and unit
-  int current_ = 0;                          // the version that was written last
+  std::vector<std::vector<Bound>> weights_;  // by unit and place of a version
+  std::vector<std::int64_t> newest_;         // versions, by unit
   ActionObserver* observer_ = nullptr;       // of the action that runs
   std::size_t slot_ = 0;                     // of the action begun last; 0 after `load_evaluation`
   // By action, slot, and place of the step's scalars with version of weights: one graph per segment.

@@ -177,7 +177,15 @@ class AwaitInserter {
     });
     pass.inserted = std::move(inserted);
   }
-  bool is_anything_in_flight() const { return !in_flight_.empty(); }
+  /// Whether anything but messages is under way.
+  bool are_collectives_in_flight() const {
+    return std::ranges::any_of(in_flight_,
+                               [](const auto& numbered) { return !numbered.second.uses_activations; });
+  }
+  /// All calls have ended.
+  void settle() {
+    while (!in_flight_.empty()) erase(in_flight_.begin()->first);
+  }
   /// Awaits, after everything else in the pass, the calls that use activations, of whatever slot.
   void await_activations_after(Pass& pass) {
     for (const auto& [number, call] : in_flight_) {
@@ -372,6 +380,7 @@ RankProgram::RankProgram(const StepConfig& config, const Coordinates& coordinate
       table_(config.table(coordinates)),
       programs_(record_programs(config.model, table_, config.programs(schedule_, coordinates))),
       excerpt_(excerpt_of(schedule_)) {
+  divide_updates();
   make_passes();
   Lowering lowering(table_, coordinates_, config.train.dtype, config.train.grad_dtype, programs_.storages,
                     pool_);
@@ -387,6 +396,8 @@ RankProgram::RankProgram(const StepConfig& config, const Coordinates& coordinate
   for (int unit = 0; unit < table_.num_units(); ++unit)
     publish_.entries.insert(publish_.entries.end(), lowering.published(unit).begin(),
                             lowering.published(unit).end());
+  // The stages of an asynchronous pipeline do not wait for each other.
+  if (!schedule_.rules.empty()) holding_.norm_axes = holding_.norm_axes.without({Axis::pipeline});
   keep_versions(lowering);
   if (role == RankRole::training) {
     optimizer_.emplace(config.optimizer, table_, config.train.dtype, holding_.owned(), programs_.storages);
@@ -397,11 +408,11 @@ RankProgram::RankProgram(const StepConfig& config, const Coordinates& coordinate
                                      .persists = true,
                                      .category = MemoryCategory::workspace});
     };
-    guard_state_ = keep("guard's state", sizeof(GuardState));
-    step_memory_ =
-        keep("step memory", sizeof(StepMemory) * (1 + static_cast<std::size_t>(schedule_.ahead())));
+    guard_state_ = keep("guard's state", sizeof(GuardState) * updates_.size());
+    step_memory_ = keep("step memory", sizeof(StepMemory) * updates_.size() *
+                                           (1 + static_cast<std::size_t>(schedule_.ahead())));
     record_reduction(lowering);
-    record_update(lowering);
+    for (std::size_t number = 0; number < updates_.size(); ++number) record_update(lowering, number);
   }
   insert_awaits();
   places_.emplace(storages(), pool_, passages());
@@ -414,6 +425,26 @@ double RankProgram::flops_per_step() const {
     for (const Entry& entry : pass_of(i).program->entries) flops += flops_of(entry);
   }
   return flops;
+}
+
+int RankProgram::update_of(int chunk) const {
+  if (updates_.size() == 1) return 0;
+  return static_cast<int>(std::ranges::find(updates_, chunk, &Update::chunk) - updates_.begin());
+}
+
+void RankProgram::divide_updates() {
+  const std::set<int> held = schedule_.held_chunks();
+  if (schedule_.rules.empty() || held.size() == 1) {
+    Update& all = updates_.emplace_back();
+    if (!schedule_.rules.empty()) all.chunk = *held.begin();
+    for (int unit = 0; unit < table_.num_units(); ++unit) all.units.push_back(unit);
+    return;
+  }
+  // The rank holds the whole model.
+  for (const int chunk : held) {
+    const std::set<int> units = config_.cuts().units(config_.model, {chunk});
+    updates_.push_back({.chunk = chunk, .units = {units.begin(), units.end()}});
+  }
 }
 
 void RankProgram::make_passes() {
@@ -448,7 +479,7 @@ void RankProgram::make_passes() {
     if (action.kind == ActionKind::reduce) {
       pass.program = &reduce_;
     } else if (action.kind == ActionKind::step) {
-      pass.program = &update_;
+      pass.program = &updates_[static_cast<std::size_t>(update_of(action.chunk))].program;
     } else if (is_message(action.kind)) {
       pass.program = &messages_.emplace_back();
       messages_.back().entries.push_back(
@@ -485,23 +516,31 @@ ForwardList RankProgram::forward_list(const Of& of, int micro_batches) {
 }
 
 void RankProgram::keep_versions(const Lowering& lowering) {
-  versions_.resize(static_cast<std::size_t>(config_.weight_versions));
+  const auto num_units = static_cast<std::size_t>(table_.num_units());
+  versions_.resize(num_units);
+  for (int unit = 0; unit < table_.num_units(); ++unit)
+    versions_[static_cast<std::size_t>(unit)] = {Storages::weights_storage(unit)};
+  if (schedule_.rules.empty()) return;
   Storages& storages = programs_.storages;
-  for (int unit = 0; unit < table_.num_units(); ++unit) {
-    versions_[0].push_back(Storages::weights_storage(unit));
-    if (config_.weight_versions == 1) continue;
-    const Storage first = storages.at(Storages::weights_storage(unit));
-    if (!first.persists || !lowering.published(unit).empty())
-      fail(ExitCode::usage, "several versions of weights need an exchange that keeps and changes them whole");
-    for (std::size_t version = 1; version < versions_.size(); ++version) {
-      versions_[version].push_back(storages.add({.name = fmt::format("version {} of {}", version, first.name),
-                                                 .kind = StorageKind::kept,
-                                                 .bytes = first.bytes,
-                                                 .persists = true,
-                                                 .category = first.category}));
+  previous_.resize(num_units);
+  for (const Update& update : updates_) {
+    const int versions = schedule_.rules[static_cast<std::size_t>(update.chunk)].versions();
+    for (const int unit : update.units) {
+      const Storage first = storages.at(Storages::weights_storage(unit));
+      if (!first.persists || !lowering.published(unit).empty())
+        fail(ExitCode::usage,
+             "several versions of weights need an exchange that keeps and changes them whole");
+      for (int version = 1; version < versions; ++version) {
+        versions_[static_cast<std::size_t>(unit)].push_back(
+            storages.add({.name = fmt::format("version {} of {}", version, first.name),
+                          .kind = StorageKind::kept,
+                          .bytes = first.bytes,
+                          .persists = true,
+                          .category = MemoryCategory::weight_versions}));
+      }
+      previous_[static_cast<std::size_t>(unit)] =
+          storages.add({.name = "previous " + first.name, .kind = StorageKind::bound, .bytes = first.bytes});
     }
-    previous_.push_back(
-        storages.add({.name = "previous " + first.name, .kind = StorageKind::bound, .bytes = first.bytes}));
   }
 }
 
@@ -522,15 +561,19 @@ void RankProgram::record_reduction(const Lowering& lowering) {
   reduce_.entries.insert(reduce_.entries.end(), awaits.begin(), awaits.end());
 }
 
-void RankProgram::record_update(const Lowering& lowering) {
+void RankProgram::record_update(const Lowering& lowering, std::size_t number) {
   Storages& storages = programs_.storages;
-  UpdateRecorder run(update_.entries);
+  Update& update = updates_[number];
+  UpdateRecorder run(update.program.entries);
   const std::vector<UnitPart> owned = holding_.owned();
-  // A rank without the head adds nothing to the loss.
-  if (!schedule_.held_chunks().contains(schedule_.chunks - 1))
+  const auto is_own = [&](int unit) { return std::ranges::find(update.units, unit) != update.units.end(); };
+  // What has no head adds nothing to the loss.
+  const int last_chunk = schedule_.chunks - 1;
+  if (schedule_.rules.empty() ? !schedule_.held_chunks().contains(last_chunk) : update.chunk != last_chunk)
     run(Fill{.y = storages.loss_sum(), .value = 0.0F});
   bool accumulates = false;
   for (const auto& [range, copies] : norm_ranges(table_, holding_, coordinates_)) {
+    if (!is_own(owned[range.part].unit)) continue;
     run(SumOfSquares{.x = holding_.gradient(owned[range.part]).flat(range.begin, range.count),
                      .out = storages.norm_squared(),
                      .factor = 1.0F / static_cast<float>(copies),
@@ -540,17 +583,20 @@ void RankProgram::record_update(const Lowering& lowering) {
     run(AllReduceCall{.buffer = storages.guard_input(), .group = holding_.norm_axes});
   run(GuardStep{.config = guard_config(config_, holding_, coordinates_),
                 .input = storages.guard_input(),
-                .state = Storages::flat(guard_state_, 0, DType::uint8, sizeof(GuardState)),
+                .state = Storages::flat(guard_state_, static_cast<std::int64_t>(number * sizeof(GuardState)),
+                                        DType::uint8, sizeof(GuardState)),
                 .scalars = placeholder()});
   for (std::size_t i = 0; i < owned.size(); ++i) {
-    if (!previous_.empty()) {
-      const TensorRef whole = storages.weights(owned[i].unit);
-      run(Cast{.x = Storages::flat(previous_weights(owned[i].unit), 0, whole.dtype, whole.size()),
-               .y = whole});
-    }
-    optimizer_->record(i, holding_.weights(owned[i]), holding_.gradient(owned[i]), placeholder(), run);
-    const std::vector<Entry>& published = lowering.published(owned[i].unit);
-    update_.entries.insert(update_.entries.end(), published.begin(), published.end());
+    const int unit = owned[i].unit;
+    if (!is_own(unit)) continue;
+    const TensorRef weights = holding_.weights(owned[i]);
+    TensorRef previous;
+    if (versions_of_weights(unit).size() > 1)
+      previous =
+          Storages::flat(previous_weights(unit), place_of(weights).offset, weights.dtype, weights.size());
+    optimizer_->record(i, weights, previous, holding_.gradient(owned[i]), placeholder(), run);
+    const std::vector<Entry>& published = lowering.published(unit);
+    update.program.entries.insert(update.program.entries.end(), published.begin(), published.end());
   }
 }
 
@@ -558,30 +604,36 @@ void RankProgram::insert_awaits() {
   AwaitInserter inserter(storages(), pool_);
   inserter.follow(publication_, 0);
   const Schedule& few = excerpt_.schedule;
-  // Follow two steps: what one leaves under way, the next awaits.
-  for (int step = 0; step < 2; ++step) {
+  const bool overlaps = few.ahead() > 0;
+  const auto follow = [&](const Occurrence& occurrence, SlotAssignment& slots) {
+    const Action& action = few.actions[occurrence.index];
+    Pass& pass = passes_[occurrence.index];
+    int slot = 0;
+    if (is_of_micro_batch(action.kind)) {
+      slot = slots.of(occurrence);
+      slots.finish(occurrence);
+    }
+    // The activations of a step may be overwritten after it.
+    if (action.kind == ActionKind::reduce && !overlaps) inserter.await_activations(pass);
+    inserter.follow(pass, slot);
+  };
+  if (overlaps) {
+    // A run that comes to its steady state. What is awaited there is not under way at its beginning and end.
     SlotAssignment slots(few);
-    few.for_each_action(1, false, 1, [&](const Occurrence& occurrence) {
-      const Action& action = few.actions[occurrence.index];
-      Pass& pass = passes_[occurrence.index];
-      int slot = 0;
-      if (is_of_micro_batch(action.kind)) {
-        slot = slots.of(occurrence);
-        slots.finish(occurrence);
-      }
-      // The activations of a step may be overwritten after it.
-      if (action.kind == ActionKind::reduce) inserter.await_activations(pass);
-      inserter.follow(pass, slot);
-    });
-  }
-  // The passes of such steps do not follow one another as above.
-  const bool has_messages =
-      std::ranges::any_of(few.actions, [](const Action& action) { return is_message(action.kind); });
-  if (schedule_.ahead() > 0 && (inserter.is_anything_in_flight() || has_messages)) {
-    fail(
-        ExitCode::usage,
-        "the exchange or the messages of this schedule do not allow a step to begin before the one before it "
-        "ends");
+    const std::int64_t last = num_distinct_runs(few);
+    for (std::int64_t step = 1; step <= last; ++step)
+      few.for_each_action(step, step > 1, last, [&](const Occurrence& own) { follow(own, slots); });
+    if (inserter.are_collectives_in_flight())
+      fail(ExitCode::usage,
+           "the exchange of this schedule does not allow a step to begin before the one before it ends");
+    inserter.settle();
+    record_settling();
+  } else {
+    // Follow two steps: what one leaves under way, the next awaits.
+    for (int step = 0; step < 2; ++step) {
+      SlotAssignment slots(few);
+      few.for_each_action(1, false, 1, [&](const Occurrence& own) { follow(own, slots); });
+    }
   }
   AwaitInserter(inserter).follow(publication_, 0);
   const auto follow_list = [&](ForwardList& list) {
@@ -592,6 +644,17 @@ void RankProgram::insert_awaits() {
   };
   follow_list(evaluation_);
   std::ranges::for_each(cached_, follow_list);
+}
+
+void RankProgram::record_settling() {
+  std::set<const void*> awaited;
+  for (std::size_t i = 0; i < passes_.size(); ++i) {
+    if (!is_sent(excerpt_.schedule.actions[i].kind)) continue;
+    const Entry& send = passes_[i].program->entries.front();
+    if (awaited.insert(call_of(send)->call.input.data).second)
+      settle_.entries.push_back(await_of(send).value());
+  }
+  settling_.program = &settle_;
 }
 
 std::vector<Passage> RankProgram::passages() const {
@@ -612,6 +675,8 @@ std::vector<Passage> RankProgram::passages() const {
         slots.finish(occurrence);
       });
     }
+    for (int slot = 0; slot < slots.num_slots() && !settle_.entries.empty(); ++slot)
+      passages.push_back({.pass = &settling_, .slot = slot, .loads = 0});
   }
   // The inputs of all micro-batches are loaded before a list begins.
   const auto add = [&](const ForwardList& list, const std::string& prefix) {

@@ -89,17 +89,25 @@ class RankProgram {
   const ForwardList& evaluation() const { return evaluation_; }
   /// By CacheConfig::passes.
   const std::vector<ForwardList>& cached() const { return cached_; }
-  /// The storages of the guard's state, and of StepMemory for each step under way, used in rotation.
+  /// The units that the rank updates together, with one norm and one decision to skip: all; in an
+  /// asynchronous pipeline those of each of its chunks. Its updates by number, and the number of a chunk's.
+  const std::vector<int>& units_of_update(int update) const {
+    return updates_[static_cast<std::size_t>(update)].units;
+  }
+  int num_updates() const { return static_cast<int>(updates_.size()); }
+  int update_of(int chunk) const;
+  /// The storages of the guard's states, one per update, and of StepMemory for each update of each step under
+  /// way, used in rotation.
   int guard_state() const { return guard_state_; }
   int step_memory() const { return step_memory_; }
-  /// The storage that holds a version of a unit's weights. A pass reads the version to which
-  /// Storages::weights_storage is bound. The update begins with a copy of `previous_weights`, which is bound
-  /// to the version that it reads, and writes the other.
-  int version_of_weights(int version, int unit) const {
-    return versions_[static_cast<std::size_t>(version)][static_cast<std::size_t>(unit)];
+  /// The storages that hold the versions of a unit's weights; version t has number t modulo their number. A
+  /// pass reads the version to which Storages::weights_storage is bound. If there are several, the update
+  /// writes that version, and reads the one to which `previous_weights` is bound.
+  const std::vector<int>& versions_of_weights(int unit) const {
+    return versions_[static_cast<std::size_t>(unit)];
   }
-  int num_versions() const { return static_cast<int>(versions_.size()); }
   int previous_weights(int unit) const { return previous_[static_cast<std::size_t>(unit)]; }
+  bool has_versions() const { return !previous_.empty(); }
   /// The passages of training runs of every length up to the longest whose sequence of slots differs from
   /// that of shorter runs, with a few micro-batches for many; then, on slot 0, evaluation and the passes over
   /// the cache.
@@ -126,10 +134,12 @@ class RankProgram {
   /// Makes a list of forward passes through all chunks; `of(chunk)` gives a chunk's.
   template <class Of>
   ForwardList forward_list(const Of& of, int micro_batches);
+  void divide_updates();
   void keep_versions(const Lowering& lowering);
   void record_reduction(const Lowering& lowering);
-  void record_update(const Lowering& lowering);
+  void record_update(const Lowering& lowering, std::size_t number);
   void insert_awaits();
+  void record_settling();
 
   const StepConfig& config_;
   Coordinates coordinates_;
@@ -140,13 +150,22 @@ class RankProgram {
   std::deque<Program> messages_;  // one entry each
   std::vector<Entry> pool_;
   std::vector<Pass> passes_;  // by action of the excerpt
-  Program reduce_, update_, publish_;
+  struct Update {
+    int chunk = 0;
+    std::vector<int> units;
+    Program program{};
+  };
+
+  Program reduce_, publish_;
+  std::vector<Update> updates_;
+  Program settle_;  // of steps that overlap: awaits what a slot's last micro-batch has sent
+  Pass settling_;
   Pass publication_;
   ForwardList evaluation_;
   std::vector<ForwardList> cached_;
   Holding holding_;
-  std::vector<std::vector<int>> versions_;  // storages, by version and unit
-  std::vector<int> previous_;               // storages, by unit; empty if there is one version
+  std::vector<std::vector<int>> versions_;  // storages, by unit and version
+  std::vector<int> previous_;               // storages, by unit; empty if there is one version of all
   std::optional<Optimizer> optimizer_;
   int guard_state_ = -1;
   int step_memory_ = -1;

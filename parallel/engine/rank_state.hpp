@@ -29,6 +29,10 @@ class RankState {
   /// Return a part of the weights (count), in the compute type, and of the gradient of the last step. The
   /// held part of the unit contains it.
   TensorRef weights(const UnitPart& part) const { return executor_.bound(program_.holding().weights(part)); }
+  /// The same of one of the versions that are kept.
+  TensorRef weights(const UnitPart& part, std::int64_t version) const {
+    return executor_.bound(program_.holding().weights(part), version);
+  }
   TensorRef gradient(const UnitPart& part) const {
     return executor_.bound(program_.holding().gradient(part));
   }

@@ -40,9 +40,6 @@ struct StepConfig {
   OptimizerConfig optimizer;
   LrScheduleConfig lr;
   GuardConfig guard;
-  /// Versions of the weights that each rank keeps; only exchanges that hold weights whole on every rank allow
-  /// more than one.
-  int weight_versions = 1;
   CacheConfig cache{};  ///< for generation and for the losses of texts of any length
   /// Record the GPU's work once and queue it as graphs; nothing: if the backend can.
   std::optional<bool> graphs = false;
@@ -53,6 +50,17 @@ struct StepConfig {
   }
   /// The chunks into which the schedule divides the model.
   ModelCuts cuts() const { return {.chunks = parallel.scope(1).num_chunks(), .places = parallel.cuts}; }
+  /// The rules of the versions of each unit's weights, of the whole model; empty unless the schedule is
+  /// asynchronous.
+  std::vector<VersionRule> rules_of_units() const {
+    std::vector<VersionRule> rules;
+    if (!parallel.schedule->is_asynchronous()) return rules;
+    const std::vector<VersionRule> of_chunks = parallel.schedule->rules(parallel.scope(train.accumulation));
+    for (int chunk = 0; chunk < cuts().chunks; ++chunk)
+      rules.insert(rules.end(), cuts().units(model, {chunk}).size(),
+                   of_chunks[static_cast<std::size_t>(chunk)]);
+    return rules;
+  }
   /// The part of the model that the rank at `coordinates` holds.
   ParameterTable table(const Coordinates& coordinates) const {
     const bool is_apart = coordinates.ends_are_apart();

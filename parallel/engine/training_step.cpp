@@ -3,18 +3,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <string_view>
 
 namespace mylos {
 
 namespace {
-
-/// The values of a step that the host reads.
-struct StepOutputs {
-  StepScalars scalars;
-  GuardState guard;
-};
 
 StepPhase phase_of(ActionKind kind) {
   if (kind == ActionKind::forward) return StepPhase::forward;
@@ -29,7 +24,21 @@ std::string_view event_name(ActionKind kind) {
 
 }  // namespace
 
-TrainingStep::Slot::Slot(ComputeBackend& backend) : outputs(backend, sizeof(StepOutputs)) {}
+StepScalars merged(std::span<const StepScalars> parts) {
+  StepScalars all = parts.front();
+  double squares = 0.0;
+  all.loss = 0.0F;
+  for (const StepScalars& part : parts) {
+    all.loss += part.loss;
+    squares += static_cast<double>(part.gradient_norm) * part.gradient_norm;
+    all.skip |= part.skip;
+  }
+  all.gradient_norm = parts.size() == 1 ? all.gradient_norm : static_cast<float>(std::sqrt(squares));
+  return all;
+}
+
+TrainingStep::Slot::Slot(ComputeBackend& backend, int updates)
+    : outputs(backend, sizeof(GuardState) + static_cast<std::size_t>(updates) * sizeof(StepScalars)) {}
 
 /// Assigns the work queued between construction and destruction to a phase; its event in a trace has `name`,
 /// a literal.
@@ -59,7 +68,7 @@ TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const 
       graphs_(has_graphs(program.config(), backend)),
       program_(program),
       executor_(backend, ledger, grid, program_, graphs_),
-      slots_{Slot(backend), Slot(backend)},
+      slots_{Slot(backend, program.num_updates()), Slot(backend, program.num_updates())},
       inputs_{TransferBuffer(backend, sizeof(StepScalars)), TransferBuffer(backend, sizeof(StepScalars))} {
   GuardState guard;
   guard.loss_scale = config_.train.loss_scale;
@@ -71,25 +80,32 @@ void TrainingStep::initialise() {
   state_.initialise(backend_, config_.train.seed);
 }
 
-GuardState* TrainingStep::guard_state() const {
-  return static_cast<GuardState*>(executor_.memory_of(program_.guard_state()));
+GuardState* TrainingStep::guard_state(int update) const {
+  return static_cast<GuardState*>(executor_.memory_of(program_.guard_state())) + update;
 }
 
 void TrainingStep::set_guard(const GuardState& state) {
   require(num_unread() == 0, "the guard is not set while steps are under way");
   results_.guard = state;
-  backend_.copy_to_device(&state, guard_state(), sizeof state);
-  for (std::int64_t step = 0; step <= program_.schedule().ahead(); ++step) {
-    StepScalars scalars;
-    scalars.loss_scale = state.loss_scale;
-    backend_.copy_to_device(&scalars, &memory_of(step)->scalars, sizeof scalars);
-    backend_.synchronize();
+  for (int update = 0; update < program_.num_updates(); ++update) {
+    backend_.copy_to_device(&state, guard_state(update), sizeof state);
+    for (std::int64_t step = 0; step <= program_.schedule().ahead(); ++step) {
+      StepScalars scalars;
+      scalars.loss_scale = state.loss_scale;
+      backend_.copy_to_device(&scalars, &memory_of(step, update)->scalars, sizeof scalars);
+      backend_.synchronize();
+    }
   }
 }
 
-StepMemory* TrainingStep::memory_of(std::int64_t step) const {
+void TrainingStep::continue_after(std::int64_t step, std::int64_t oldest) {
+  executor_.set_version(step);
+  oldest_ = oldest;
+}
+
+StepMemory* TrainingStep::memory_of(std::int64_t step, int update) const {
   return static_cast<StepMemory*>(executor_.memory_of(program_.step_memory())) +
-         step % (program_.schedule().ahead() + 1);
+         step % (program_.schedule().ahead() + 1) * program_.num_updates() + update;
 }
 
 void TrainingStep::begin(std::int64_t step) {
@@ -97,10 +113,12 @@ void TrainingStep::begin(std::int64_t step) {
   auto* inputs = static_cast<StepScalars*>(upload.data());
   inputs->step = step;
   inputs->learning_rate = static_cast<float>(learning_rate(config_.lr, step));
-  StepScalars* scalars = &memory_of(step)->scalars;
-  upload.upload(0, scalars, offsetof(StepScalars, loss_scale));
-  if (program_.schedule().ahead() > 0)
-    backend_.copy(&guard_state()->loss_scale, &scalars->loss_scale, sizeof(float));
+  for (int update = 0; update < program_.num_updates(); ++update) {
+    StepScalars* scalars = &memory_of(step, update)->scalars;
+    upload.upload(0, scalars, offsetof(StepScalars, loss_scale));
+    if (program_.schedule().ahead() > 0)
+      backend_.copy(&guard_state(update)->loss_scale, &scalars->loss_scale, sizeof(float));
+  }
   begun_ = step;
 }
 
@@ -115,25 +133,31 @@ void TrainingStep::run(std::int64_t step, std::int64_t last, StepDriver& driver)
   program_.schedule().for_each_action(step, is_begun, last, [&](const Occurrence& occurrence) {
     const Action& action = program_.schedule().actions[occurrence.index];
     if (occurrence.step > begun_) begin(occurrence.step);
-    driver.before(action);
+    driver.before(action, occurrence.step);
     execute(occurrence, driver);
-    driver.after(action);
+    driver.after(action, occurrence.step);
   });
-  slot.outputs.download(&memory_of(step)->scalars, offsetof(StepOutputs, scalars), sizeof(StepScalars));
-  slot.outputs.download(guard_state(), offsetof(StepOutputs, guard), sizeof(GuardState));
+  // What is under way would be awaited by passes that may never come.
+  if (program_.schedule().ahead() > 0 && step == last) executor_.settle();
+  slot.outputs.download(guard_state(), 0, sizeof(GuardState));
+  for (int update = 0; update < program_.num_updates(); ++update)
+    slot.outputs.download(&memory_of(step, update)->scalars,
+                          sizeof(GuardState) + static_cast<std::size_t>(update) * sizeof(StepScalars),
+                          sizeof(StepScalars));
   ++num_run_;
 }
 
 void TrainingStep::read_results() {
   require(num_unread() > 0, "there is an unread step");
   const Slot& slot = slot_of(num_read_);
-  const auto& outputs = *static_cast<const StepOutputs*>(slot.outputs.data());
+  const auto* guard = static_cast<const GuardState*>(slot.outputs.data());
+  const auto* parts = reinterpret_cast<const StepScalars*>(guard + 1);
   ++num_read_;
   const auto now = Clock::now();
   results_.seconds = std::chrono::duration<double>(now - std::max(slot.start, last_read_)).count();
   last_read_ = now;
-  results_.scalars = outputs.scalars;
-  results_.guard = outputs.guard;
+  results_.scalars = merged({parts, static_cast<std::size_t>(program_.num_updates())});
+  if (program_.schedule().rules.empty()) results_.guard = *guard;
   results_.phase_seconds.fill(0.0);
   results_.idle_seconds = 0.0;
   for (std::size_t i = 0; i < slot.num_spans; ++i) {
@@ -174,20 +198,26 @@ void TrainingStep::execute(const Occurrence& occurrence, StepDriver& driver) {
     }
     executor_.load(tokens_);
   }
-  // The versions of the weights take turns.
-  const int read = executor_.current_weights();
-  const int written = (read + 1) % program_.num_versions();
   if (is_pass) trace_.set_pass(action.micro_batch, action.chunk);
   const PhaseScope scope(*this, phase_of(action.kind), event_name(action.kind));
-  StepMemory* memory = memory_of(occurrence.step);
+  StepMemory* memory =
+      memory_of(occurrence.step, is_message(action.kind) ? 0 : program_.update_of(action.chunk));
   executor_.run(occurrence, {.first_sample = first,
                              .scalars = &memory->scalars,
                              .guard_input = &memory->guard_input,
-                             .weights = action.kind == ActionKind::step ? written : read,
-                             .previous_weights = read,
+                             .version = version_of(action, occurrence.step),
                              .as_graphs = as_graphs(),
                              .observer = this});
   trace_.set_pass(-1, -1);
+}
+
+std::int64_t TrainingStep::version_of(const Action& action, std::int64_t step) const {
+  const Schedule& schedule = program_.schedule();
+  if (action.kind == ActionKind::step) return step;
+  if (schedule.rules.empty() || !is_of_micro_batch(action.kind)) return step - 1;
+  const std::int64_t own = (step - 1) * schedule.micro_batches + action.micro_batch;
+  const std::int64_t number = own * schedule.replicas + program_.coordinates().index(sample_axes);
+  return std::max(oldest_, schedule.rules[static_cast<std::size_t>(action.chunk)].version_of(number));
 }
 
 std::int64_t TrainingStep::first_sample(int micro_batch) const {

@@ -37,10 +37,15 @@ constexpr std::string_view name_of(StepPhase phase) {
 /// Seconds, by phase.
 using PhaseSeconds = std::array<double, num_step_phases>;
 
-/// The results of a step.
+/// The scalars of a step from those of the parts of the model that an asynchronous pipeline updates one by
+/// one: only one part adds to the loss, the squares of the norms add up, and a step of which a part was
+/// skipped counts as skipped.
+StepScalars merged(std::span<const StepScalars> parts);
+
+/// The results of a step. In an asynchronous pipeline, those of the rank's part of the model.
 struct StepResults {
   StepScalars scalars;
-  GuardState guard;  ///< the guard's state after the step
+  GuardState guard;  ///< the guard's state after the step; nothing in an asynchronous pipeline
   PhaseSeconds phase_seconds{};
   /// That passes waited for messages of other stages; part of their phases.
   double idle_seconds = 0.0;
@@ -56,9 +61,9 @@ class StepDriver {
 
   /// Fills `tokens` (B, T + 1) with samples `first`, `first` + 1, ... of the global batch of step `step`.
   virtual void read_samples(std::int64_t step, std::int64_t first, std::span<std::int32_t> tokens) = 0;
-  virtual void before(const Action& /*action*/) {}
+  virtual void before(const Action& /*action*/, std::int64_t /*step*/) {}
   /// `action` is queued; the device may still be executing it.
-  virtual void after(const Action& /*action*/) {}
+  virtual void after(const Action& /*action*/, std::int64_t /*step*/) {}
 };
 
 /// One rank's part of every step.
@@ -93,6 +98,13 @@ class TrainingStep final : private ActionObserver {
 
   /// Sets the guard's state; no step may be unread.
   void set_guard(const GuardState& state);
+  /// The weights that are set from outside next are those after step `step`. Older versions are kept from
+  /// `oldest` on: micro-batches that would use older ones use that one.
+  void continue_after(std::int64_t step, std::int64_t oldest);
+  std::int64_t oldest_version() const { return oldest_; }
+
+  /// The version of the weights that an action of a step reads or makes.
+  std::int64_t version_of(const Action& action, std::int64_t step) const;
 
   const RankProgram& program() const { return program_; }
   const ParameterTable& table() const { return program_.table(); }
@@ -110,8 +122,8 @@ class TrainingStep final : private ActionObserver {
   /// The data that a step exchanges with the host. Two slots alternate: while one step is queued, the results
   /// of the other are read.
   struct Slot {
-    explicit Slot(ComputeBackend& backend);
-    TransferBuffer outputs;  // StepOutputs
+    Slot(ComputeBackend& backend, int updates);
+    TransferBuffer outputs;  // the guard's state, and StepScalars of each update
     std::vector<Span> spans;
     std::size_t num_spans = 0;  // used by this step so far
     Clock::time_point start;
@@ -123,14 +135,14 @@ class TrainingStep final : private ActionObserver {
   bool as_graphs() const { return graphs_ && num_run_ > 0 && !trace_.on(); }
   /// Sends a step's number and learning rate to the device, and copies the loss scale if steps overlap.
   void begin(std::int64_t step);
-  StepMemory* memory_of(std::int64_t step) const;
+  StepMemory* memory_of(std::int64_t step, int update = 0) const;
+  GuardState* guard_state(int update = 0) const;
   Slot& slot_of(std::size_t run) { return slots_[run % slots_.size()]; }
   Span& next_span(std::optional<StepPhase> phase);
   void at_entry(const Entry& entry) override { trace_.set_entry(&entry); }
   void begin_wait() override;
   void end_wait() override;
   std::int64_t first_sample(int micro_batch) const;
-  GuardState* guard_state() const;
 
   ComputeBackend& backend_;
   const StepConfig& config_;
@@ -143,6 +155,7 @@ class TrainingStep final : private ActionObserver {
   std::array<Slot, 2> slots_;
   std::array<TransferBuffer, 2> inputs_;  // StepScalars of the steps that begin, used alternately
   std::int64_t begun_ = 0;                // the last step that was begun
+  std::int64_t oldest_ = 0;               // version of the weights
   std::size_t num_run_ = 0;               // number of steps so far
   std::size_t num_read_ = 0;
   std::size_t wait_ = 0;  // the span of the wait that has begun

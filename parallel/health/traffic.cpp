@@ -107,10 +107,10 @@ Request CountedCommunicator::start_message(const CommCall& call) {
 Request CountedCommunicator::start(const CommCall& call) {
   const std::uint64_t payload_bytes = call.payload_bytes();
   axis_->count(call.operation, payload_bytes);
-  if (call.operation == CommOperation::send || call.operation == CommOperation::recv)
-    return start_message(call);
-  std::uint64_t number = 0;
   const CallSite* site = current_call_site();
+  const bool is_message = call.operation == CommOperation::send || call.operation == CommOperation::recv;
+  if (is_message || (site != nullptr && site->is_awaited_late)) return start_message(call);
+  std::uint64_t number = 0;
   if (recorder_ != nullptr) {
     std::array<char, object_bytes> object{};
     if (site == nullptr) {

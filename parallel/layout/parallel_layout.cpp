@@ -24,7 +24,10 @@ GridExtents ParallelLayout::extents() const {
 ScheduleScope ParallelLayout::scope(std::int64_t micro_batches) const {
   return {.micro_batches = static_cast<int>(micro_batches),
           .stages = static_cast<int>(pipeline),
-          .chunks = schedule->chunks > 0 ? schedule->chunks : static_cast<int>(chunks),
+          .chunks = static_cast<int>(emulated_stages > 1    ? emulated_stages
+                                     : schedule->chunks > 0 ? schedule->chunks
+                                                            : chunks),
+          .replicas = static_cast<int>(data),
           .in_flight = static_cast<int>(in_flight),
           .times = times,
           .file = schedule_file,
@@ -43,6 +46,12 @@ std::set<int> ParallelLayout::held_chunks(const Coordinates& coordinates) const 
 std::vector<Schedule> ParallelLayout::schedules(std::int64_t micro_batches, bool is_tied) const {
   const ScheduleScope own = scope(micro_batches);
   std::vector<Schedule> stages = schedule->make(own);
+  if (schedule->rules != nullptr) {
+    for (Schedule& stage : stages) {
+      stage.rules = schedule->rules(own);
+      stage.replicas = own.replicas;
+    }
+  }
   if (own.num_chunks() == 1) return stages;
   if (stages.size() > 1) stages = with_messages(stages, own.times);
   if (const std::vector<std::string> problems = find_problems(stages, is_tied); !problems.empty())

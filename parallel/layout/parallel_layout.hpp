@@ -16,11 +16,12 @@
 namespace mylos {
 
 struct ParallelLayout {
-  std::int64_t tensor = 1;    ///< ranks that divide the matrices of the blocks
-  TensorSplits splits{};      ///< what else these ranks divide
-  std::int64_t data = 1;      ///< ranks that read different samples
-  std::int64_t pipeline = 1;  ///< stages
-  std::int64_t chunks = 1;    ///< parts of the model per stage, unless the schedule has its own number
+  std::int64_t tensor = 1;           ///< ranks that divide the matrices of the blocks
+  TensorSplits splits{};             ///< what else these ranks divide
+  std::int64_t data = 1;             ///< ranks that read different samples
+  std::int64_t pipeline = 1;         ///< stages
+  std::int64_t chunks = 1;           ///< parts of the model per stage, unless the schedule has its own number
+  std::int64_t emulated_stages = 1;  ///< of an asynchronous schedule, on ranks that hold the whole model
   std::vector<int> cuts{};  ///< the first blocks of chunks 1, 2, ... (ModelCuts); empty: as even as possible
   std::vector<int> placement{};    ///< the stages of the chunks; empty: as the schedule says
   std::vector<PassTimes> times{};  ///< by chunk, for the order of passes and messages; empty: all equal
@@ -43,6 +44,8 @@ struct ParallelLayout {
   /// What all stages do with a step of `micro_batches`, messages included. Throws ExitCode::usage if the
   /// lists of several chunks have a problem (find_problems).
   std::vector<Schedule> schedules(std::int64_t micro_batches, bool is_tied = true) const;
+  /// Whether the stages go on without waiting for each other's updates.
+  bool is_asynchronous() const { return pipeline > 1 && schedule->is_asynchronous(); }
   std::int64_t world_size() const { return tensor * data * pipeline; }
   /// The groups of ranks in which a run communicates: the ranks that compute terms of one loss, all ranks,
   /// the ranks along the tensor and pipeline axes, and the groups of the exchange.

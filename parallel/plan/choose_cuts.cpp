@@ -235,7 +235,7 @@ CutChoice::SimulatedCost CutChoice::simulate_step(const Cut& cut, std::size_t si
     ScheduleScope scope = scope_;
     scope.micro_batches = sizes_[size];
     scope.times = times;
-    lists = kind_.make(scope);
+    lists = unrolled(kind_.make(scope), 8 * scope.stages);
   }
   SimulatedCost cost{.step = simulate(lists, times).makespan,
                      .memory = by_stage(chunks, [](const UnitCost& chunk) {

@@ -37,14 +37,28 @@ std::int64_t saved_values(const OptimizerKind& optimizer) {
 
 }  // namespace
 
-std::int64_t snapshot_bytes(const OptimizerKind& optimizer, const std::vector<UnitPart>& stored) {
-  std::int64_t elements = 0;
-  for (const UnitPart& part : stored) elements += part.count;
-  const std::int64_t values = saved_values(optimizer) * elements * static_cast<std::int64_t>(sizeof(float));
-  return values + values / pages_of_aligned_piece;
+std::int64_t snapshot_bytes(const RankProgram& program) {
+  std::int64_t values = 0;
+  for (const UnitPart& part : program.holding().stored) {
+    const std::int64_t older = std::ssize(program.versions_of_weights(part.unit)) - 1;
+    values += part.count * (saved_values(program.optimizer().kind()) + older);
+  }
+  const std::int64_t bytes = values * static_cast<std::int64_t>(sizeof(float));
+  return bytes + bytes / pages_of_aligned_piece;
 }
 
 namespace {
+
+/// The elements of the versions of weights that a checkpoint holds in addition to the newest.
+std::int64_t older_weights(const StepConfig& config) {
+  const std::vector<VersionRule> rules = config.rules_of_units();
+  if (rules.empty()) return 0;
+  std::int64_t elements = 0;
+  const ParameterTable whole = parameters_of(config.model);
+  for (const Parameter& parameter : whole.parameters())
+    elements += product(parameter.shape) * (rules[static_cast<std::size_t>(parameter.unit)].versions() - 1);
+  return elements;
+}
 
 std::vector<TrafficRow> traffic_of(const RankProgram& program) {
   std::vector<TrafficRow> rows;
@@ -205,9 +219,8 @@ RunPlan plan_of(const StepConfig& config, const Platform& platform, int rank, Sc
       communicators * static_cast<std::int64_t>(platform.communicator.bytes) +
       scratch_bytes(platform.algorithm, program);
   const OptimizerKind& optimizer = *config.optimizer.kind;
-  if (platform.keeps_snapshot)
-    bytes(MemoryCategory::snapshot) = snapshot_bytes(optimizer, program.holding().stored);
-  plan.checkpoint_bytes = plan.parameters * 4 * saved_values(optimizer);
+  if (platform.keeps_snapshot) bytes(MemoryCategory::snapshot) = snapshot_bytes(program);
+  plan.checkpoint_bytes = plan.parameters * 4 * saved_values(optimizer) + 4 * older_weights(config);
   plan.tokens_per_step = config.train.global_batch * config.train.seq_len;
   plan.traffic = traffic_of(program);
   plan.flops_per_token = model_flops_per_token(model, plan.parameters, config.train.seq_len);

@@ -10,6 +10,7 @@
 #include "core/layout/parameter_table.hpp"
 #include "core/memory/memory_ledger.hpp"
 #include "core/plugin.hpp"
+#include "parallel/engine/rank_program.hpp"
 #include "parallel/engine/step_config.hpp"
 #include "parallel/health/traffic.hpp"
 
@@ -39,7 +40,7 @@ constexpr std::int64_t pages_of_aligned_piece = 256;
 
 /// Bytes of host memory that suffice for a copy of the values that a rank writes to a checkpoint: weights and
 /// states in fp32, plus one page per `pages_of_aligned_piece` pages for the alignment of pieces.
-std::int64_t snapshot_bytes(const OptimizerKind& optimizer, const std::vector<UnitPart>& stored);
+std::int64_t snapshot_bytes(const RankProgram& program);
 
 /// The inputs of a plan other than the StepConfig.
 struct Platform {

@@ -65,6 +65,7 @@ std::vector<UnitCost> unit_costs(const StepConfig& config) {
   StepConfig small = config;
   small.model.layers = 1;
   small.parallel.pipeline = 1;
+  small.parallel.emulated_stages = 1;
   small.parallel.schedule = &one_unit_per_chunk;
   small.parallel.placement = {};
   small.parallel.cuts = {1, 2};

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <tuple>
 
 #include "core/base/error.hpp"
@@ -49,9 +50,68 @@ int consumer_of(const Action& pass, int chunks) {
   return consumer < chunks ? consumer : -1;
 }
 
+/// The stage of each chunk.
+std::vector<std::uint32_t> stages_of_chunks(const std::vector<Schedule>& stages) {
+  std::vector<std::uint32_t> stage_of(static_cast<std::size_t>(stages.front().chunks));
+  for (std::uint32_t stage = 0; stage < stages.size(); ++stage) {
+    for (const int chunk : stages[stage].held_chunks()) stage_of[static_cast<std::size_t>(chunk)] = stage;
+  }
+  return stage_of;
+}
+
+/// The chunk that makes the input of a pass, or -1.
+int producer_of(const Action& pass, int chunks) {
+  if (pass.kind == ActionKind::forward) return pass.chunk - 1;
+  const bool is_back = pass.kind == ActionKind::backward || pass.kind == ActionKind::backward_input;
+  return is_back && pass.chunk + 1 < chunks ? pass.chunk + 1 : -1;
+}
+
+/// Adds the messages to schedules whose steps overlap.
+std::vector<Schedule> with_periodic_messages(std::vector<Schedule> stages) {
+  const std::vector<std::uint32_t> stage_of = stages_of_chunks(stages);
+  for (std::uint32_t stage = 0; stage < stages.size(); ++stage) {
+    Schedule& own = stages[stage];
+    const int chunks = own.chunks;
+    const auto peer_of = [&](int chunk) {
+      return chunk < 0 || stage_of[static_cast<std::size_t>(chunk)] == stage
+                 ? -1
+                 : static_cast<int>(stage_of[static_cast<std::size_t>(chunk)]);
+    };
+    std::vector<Action> passes;
+    std::ranges::copy_if(own.actions, std::back_inserter(passes),
+                         [](const Action& action) { return is_of_micro_batch(action.kind); });
+    std::vector<Action> all;
+    for (std::size_t i = 0; i < passes.size(); ++i) {
+      all.push_back(passes[i]);
+      if (const int peer = peer_of(consumer_of(passes[i], chunks)); peer >= 0) {
+        Action message = passes[i];
+        message.kind =
+            passes[i].kind == ActionKind::forward ? ActionKind::send_forward : ActionKind::send_backward;
+        message.peer = peer;
+        all.push_back(message);
+      }
+      // The first pass of a period receives its input at the end of the one before.
+      const bool is_last = i + 1 == passes.size();
+      Action next = passes[is_last ? 0 : i + 1];
+      if (const int peer = peer_of(producer_of(next, chunks)); peer >= 0) {
+        next.kind =
+            next.kind == ActionKind::forward ? ActionKind::receive_forward : ActionKind::receive_backward;
+        next.ahead += is_last ? 1 : 0;
+        next.peer = peer;
+        all.push_back(next);
+      }
+    }
+    std::ranges::copy_if(own.actions, std::back_inserter(all),
+                         [](const Action& action) { return !is_of_micro_batch(action.kind); });
+    own.actions = std::move(all);
+  }
+  return stages;
+}
+
 }  // namespace
 
 std::vector<Schedule> with_messages(const std::vector<Schedule>& stages, std::span<const PassTimes> times) {
+  if (stages.front().ahead() > 0) return with_periodic_messages(stages);
   const Simulation simulation = simulate(stages, in_units(times));
   if (simulation.stuck) {
     const auto [stage, index] = *simulation.stuck;
@@ -60,12 +120,7 @@ std::vector<Schedule> with_messages(const std::vector<Schedule>& stages, std::sp
          action.micro_batch, action.chunk);
   }
   const int chunks = stages.front().chunks;
-  std::vector<std::uint32_t> stage_of(static_cast<std::size_t>(chunks));
-  for (std::uint32_t stage = 0; stage < stages.size(); ++stage) {
-    for (const Action& action : stages[stage].actions) {
-      if (action.kind == ActionKind::forward) stage_of[static_cast<std::size_t>(action.chunk)] = stage;
-    }
-  }
+  const std::vector<std::uint32_t> stage_of = stages_of_chunks(stages);
   std::vector<std::vector<Message>> messages(stages.size());  // by stage that sends or receives them
   for (std::uint32_t stage = 0; stage < stages.size(); ++stage) {
     for (std::uint32_t i = 0; i < stages[stage].actions.size(); ++i) {
@@ -83,7 +138,7 @@ std::vector<Schedule> with_messages(const std::vector<Schedule>& stages, std::sp
     const Schedule& passes = stages[stage];
     std::ranges::sort(messages[stage], std::less());
     Schedule& own = complete.emplace_back(
-        Schedule{{}, passes.micro_batches, passes.chunks, passes.tolerates_stale_weights});
+        Schedule{.actions = {}, .micro_batches = passes.micro_batches, .chunks = passes.chunks});
     own.actions.reserve(passes.actions.size() + messages[stage].size());
     auto next = messages[stage].begin();
     const auto post = [&] {

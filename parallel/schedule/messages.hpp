@@ -25,6 +25,9 @@ namespace mylos {
 /// and takes some time, so its input was produced earlier, and its message, too, comes earlier in the order
 /// and was posted before the pass. Each channel carries its messages in the same order at both ends.
 ///
+/// If the steps of the schedules overlap, each pass is followed by the send of its result and the receive of
+/// the next pass's input, which are posted together.
+///
 /// A message is awaited where its tensor is next used, or its memory written.
 std::vector<Schedule> with_messages(const std::vector<Schedule>& stages,
                                     std::span<const PassTimes> times = {});

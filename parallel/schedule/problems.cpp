@@ -146,6 +146,7 @@ class RankCheck {
         needs(chunk == 0 || is_done(Kind::forward, action, step, chunk - 1) || was(Kind::receive_forward),
               "what it passes on");
         weights_of_[key(step, chunk, action.micro_batch)] = updates_;
+        check_version(action, step);
         break;
       case Kind::backward:
       case Kind::backward_input:
@@ -156,6 +157,7 @@ class RankCheck {
             chunk + 1 == schedule_.chunks || is_back(action, step, chunk + 1) || was(Kind::receive_backward),
             "the gradient that it passes on");
         check_weights(action, step);
+        check_version(action, step);
         begin_gradients(action, step);
         break;
       case Kind::backward_weight:
@@ -180,7 +182,9 @@ class RankCheck {
         break;
       case Kind::step:
         needs(num_reduced_[static_cast<std::size_t>(step)] == 1, "one reduction");
-        if (step != updates_ + 1) report("{} follows step {}", text_of(action, step), updates_);
+        // An asynchronous pipeline updates chunk by chunk.
+        if (step != updates_ + 1 && (schedule_.rules.empty() || step != updates_))
+          report("{} follows step {}", text_of(action, step), updates_);
         updates_ = step;
         break;
     }
@@ -189,8 +193,20 @@ class RankCheck {
 
   void check_weights(const Action& action, std::int64_t step) {
     const std::int64_t then = weights_of_[key(step, action.chunk, action.micro_batch)];
-    if (then != updates_ && !schedule_.tolerates_stale_weights)
+    if (then != updates_ && schedule_.rules.empty())
       report("{} finds weights that were updated since its forward pass", text_of(action, step));
+  }
+  /// The version that the chunk's rule gives is one of those that are kept. Any replica's rules are as
+  /// strict.
+  void check_version(const Action& action, std::int64_t step) {
+    if (schedule_.rules.empty()) return;
+    const VersionRule& rule = schedule_.rules[static_cast<std::size_t>(action.chunk)];
+    const std::int64_t own = (step - 1) * schedule_.micro_batches + action.micro_batch;
+    const std::int64_t version = rule.version_of(own * schedule_.replicas);
+    if (version > updates_ || version <= updates_ - rule.versions()) {
+      report("{} needs version {} of the weights, of which {} to {} are kept", text_of(action, step), version,
+             std::max<std::int64_t>(0, updates_ - rule.versions() + 1), updates_);
+    }
   }
   /// All steps use one buffer of gradients, so the gradients of two steps must not mix.
   void begin_gradients(const Action& action, std::int64_t step) {
@@ -352,11 +368,12 @@ std::vector<std::string> find_problems(std::span<const Schedule> ranks, bool is_
   check_places(ranks, problems);
   for (std::size_t r = 0; r < ranks.size(); ++r)
     RankCheck(static_cast<int>(r), ranks[r], is_tied, steps, problems).run();
-  // The simulation plays each list by itself, so it cannot begin with passes of earlier periods.
-  if (problems.empty() && std::ranges::all_of(ranks, [](const Schedule& s) { return s.ahead() == 0; })) {
-    if (const auto stuck = simulate(ranks).stuck) {
+  if (problems.empty()) {
+    const std::vector<Schedule> played =
+        unrolled({ranks.begin(), ranks.end()}, 4 * static_cast<int>(ranks.size()));
+    if (const auto stuck = simulate(played).stuck) {
       problems.report("rank {} waits forever for the input of {}", stuck->stage,
-                      text_of(ranks[stuck->stage].actions[stuck->index], 1));
+                      text_of(played[stuck->stage].actions[stuck->index], 1));
     }
   }
   MessageCheck(ranks, steps, problems).run();

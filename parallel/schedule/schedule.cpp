@@ -176,6 +176,27 @@ std::optional<SlotRotation> slot_rotation(const Schedule& schedule, const Steady
 
 }  // namespace
 
+std::vector<Schedule> unrolled(std::vector<Schedule> stages, int micro_batches) {
+  const auto overlaps = [](const Schedule& stage) { return stage.ahead() > 0; };
+  if (std::ranges::none_of(stages, overlaps)) return stages;
+  for (Schedule& stage : stages) {
+    const int own = stage.micro_batches;
+    const int steps = std::max(1, (micro_batches + own - 1) / own);
+    Schedule whole = stage;
+    whole.actions.clear();
+    whole.micro_batches = steps * own;
+    for (std::int64_t step = 1; step <= steps; ++step) {
+      stage.for_each_action(step, step > 1, steps, [&](const Occurrence& occurrence) {
+        Action action = moved(stage.actions[occurrence.index], static_cast<int>(occurrence.step - 1) * own);
+        action.ahead = 0;
+        whole.actions.push_back(action);
+      });
+    }
+    stage = std::move(whole);
+  }
+  return stages;
+}
+
 ScheduleExcerpt excerpt_of(const Schedule& schedule) {
   const auto whole = [&] { return ScheduleExcerpt{.schedule = schedule, .actions = {}}; };
   const std::optional<SteadyState> steady = steady_state(schedule);
@@ -197,7 +218,8 @@ ScheduleExcerpt excerpt_of(const Schedule& schedule) {
   ScheduleExcerpt excerpt{.schedule = {.actions = {},
                                        .micro_batches = schedule.micro_batches - left_out,
                                        .chunks = schedule.chunks,
-                                       .tolerates_stale_weights = schedule.tolerates_stale_weights},
+                                       .rules = schedule.rules,
+                                       .replicas = schedule.replicas},
                           .actions = {.begin = begin, .end = begin + length, .times = times}};
   for (std::size_t i = 0; i < schedule.actions.size(); ++i) {
     if (i < begin + length) excerpt.schedule.actions.push_back(schedule.actions[i]);

@@ -3,6 +3,7 @@
 // `mylos inspect --program` lists it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -86,6 +87,23 @@ struct Occurrence {
   std::int64_t step = 0;
 };
 
+/// Which version of its weights a chunk uses for a micro-batch, in both of its passes and in recomputation.
+/// Micro-batches are numbered k = 0, 1, ... through the run, over all replicas; version t is that after t
+/// updates, and update t makes it from micro-batches (t - 1) A ... t A - 1 (Narayanan et al., 2019, section
+/// 3.3). Because it is a function of k alone, draining the pipeline changes nothing.
+struct VersionRule {
+  int micro_batches = 1;  ///< A, of a step
+  int delay = 0;          ///< in micro-batches
+
+  std::int64_t version_of(std::int64_t k) const {
+    return std::max<std::int64_t>(0, k - delay) / micro_batches;
+  }
+  /// The number of versions that are in use at one time.
+  int versions() const { return (delay + micro_batches - 1) / micro_batches + 1; }
+
+  bool operator==(const VersionRule&) const = default;
+};
+
 /// The actions of one rank in a period: from the completion of one step to the completion of the next. If
 /// some actions are ahead, the first step begins with the actions that earlier periods would have done for it
 /// and for later steps (the prologue), and the last steps leave out the actions of steps beyond the last one
@@ -94,8 +112,10 @@ struct Schedule {
   std::vector<Action> actions;
   int micro_batches = 1;
   int chunks = 1;
-  /// Whether the weights may change between the passes of a micro-batch, as in asynchronous pipelines.
-  bool tolerates_stale_weights = false;
+  /// Of an asynchronous pipeline, by chunk of the model; then each `step` updates one chunk. Otherwise empty:
+  /// a step uses the weights that the one before it made.
+  std::vector<VersionRule> rules{};
+  int replicas = 1;  ///< ranks that take the micro-batches of a step in turn
 
   /// The largest number of steps that an action is ahead.
   int ahead() const;
@@ -115,6 +135,10 @@ struct Schedule {
   /// The chunks that micro-batches pass through on this rank.
   std::set<int> held_chunks() const;
 };
+
+/// The schedules of all stages for playing: if their steps overlap, as one long step with the passes of so
+/// many steps that there are `micro_batches` or more, numbered through.
+std::vector<Schedule> unrolled(std::vector<Schedule> stages, int micro_batches);
 
 /// A schedule with few micro-batches that stands for one with many, so that plans made from it do not grow
 /// with the number of micro-batches.
@@ -173,9 +197,10 @@ struct PassTimes {
 
 /// What schedules are made from.
 struct ScheduleScope {
-  int micro_batches = 1;
+  int micro_batches = 1;                ///< of each replica
   int stages = 1;                       ///< p, ranks along Axis::pipeline
   int chunks = 1;                       ///< v, parts of the model per stage
+  int replicas = 1;                     ///< ranks of a stage that take a step's micro-batches in turn
   int in_flight = 0;                    ///< parallel.in_flight: 0 stands for p
   std::vector<PassTimes> times{};       ///< by chunk of the model; empty: the passes of all chunks take 1
   std::string_view file{};              ///< the content of parallel.schedule_file
@@ -198,6 +223,10 @@ struct ScheduleKind {
   std::vector<int> (*place)(const ScheduleScope& scope) = nullptr;
   /// Returns the schedules of all stages, without messages.
   std::vector<Schedule> (*make)(const ScheduleScope& scope) = nullptr;
+  /// Of an asynchronous pipeline: Schedule::rules. If one stage has all chunks, it emulates as many stages.
+  std::vector<VersionRule> (*rules)(const ScheduleScope& scope) = nullptr;
+
+  bool is_asynchronous() const { return rules != nullptr; }
 
   /// The stage of each chunk of the model.
   std::vector<int> stages_of_chunks(const ScheduleScope& scope) const;

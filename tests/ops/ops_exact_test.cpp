@@ -569,6 +569,72 @@ TEST_P(OpsExactTest, AdamwStepsSmallerThanTheSpacingAddUp) {
   check(fp16());
 }
 
+template <class T>
+void expect_same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(T)), 0);
+}
+
+/// From one version of the weights to another, a step computes what it computes in place; one that is skipped
+/// copies the version.
+TEST_P(OpsExactTest, OptimizersWriteAnotherVersion) {
+  constexpr std::int64_t n = 16384 + 37;
+  const auto check = [&]<class Step, class T>(Step, T, bool has_master) {
+    SCOPED_TRACE(fmt::format("{}, {}, master {}", Step::name, name_of(dtype_of<T>()), has_master));
+    std::vector<T> initial;
+    std::vector<float> exact, gradients;
+    for (std::int64_t i = 0; i < n; ++i) {
+      exact.push_back(std::sin(static_cast<float>(i)));
+      initial.emplace_back(exact.back());
+      gradients.push_back(std::cos(static_cast<float>(3 * i)));
+    }
+    const auto gradient = device(gradients);
+    const auto segments = device(std::vector<Segment>{{0, n, 1.0F, {stream_key(5, "rounding"), {}}}});
+    const auto run = [&](bool has_previous, int skip) {
+      const auto scalars = device(std::vector<StepScalars>{{.step = 3, .learning_rate = 0.1F, .skip = skip}});
+      const auto first = device(initial);
+      const auto second = device(std::vector<T>(static_cast<std::size_t>(n), T(7.0F)));
+      const auto& weights = has_previous ? second : first;
+      const auto master = device(exact);
+      const auto moment = device(std::vector<float>(static_cast<std::size_t>(n), 0.25F));
+      const auto square = device(std::vector<float>(static_cast<std::size_t>(n), 0.5F));
+      Step args;
+      args.weights = weights.ref();
+      if (has_previous) args.previous = first.ref();
+      args.gradient = gradient.ref();
+      if (std::is_same_v<T, float>) args.master = weights.ref();
+      if (!std::is_same_v<T, float> && has_master) args.master = master.ref();
+      if constexpr (std::is_same_v<Step, AdamWStep>) {
+        args.first_moment = moment.ref();
+        args.second_moment = square.ref();
+      } else {
+        args.momentum = moment.ref();
+      }
+      args.segments = segments.data();
+      args.num_segments = 1;
+      args.scalars = scalars.data();
+      backend().run(args);
+      if (has_previous) expect_same_bits(first.values(), initial);
+      return std::tuple(weights.values(), master.values(), moment.values());
+    };
+    for (const int skip : {0, 1}) {
+      const auto [weights, master, moment] = run(true, skip);
+      const auto [own_weights, own_master, own_moment] = run(false, skip);
+      expect_same_bits(weights, own_weights);
+      EXPECT_EQ(master, own_master);
+      EXPECT_EQ(moment, own_moment);
+      if (skip != 0) expect_same_bits(weights, initial);
+    }
+  };
+  for (const bool has_master : {true, false}) {
+    check(AdamWStep(), bf16(), has_master);
+    check(SgdStep(), bf16(), has_master);
+    check(AdamWStep(), fp16(), has_master);
+  }
+  check(AdamWStep(), float(), true);
+  check(SgdStep(), float(), true);
+}
+
 TEST_P(OpsExactTest, GuardStepIsGuardUpdate) {
   const OpCase c{.op = Op::guard_step};
   const Contents none;

@@ -24,14 +24,14 @@ class LoneRank {
   const ParameterTable& table() const { return program_.table(); }
   RankState& state() { return state_; }
   void initialise(std::uint64_t seed) { state_.initialise(backend_, seed); }
-  CheckpointContent content() { return checkpoint_content(backend_, state_); }
+  CheckpointContent content() { return checkpoint_content(backend_, state_, {}); }
   /// The content, copied to memory that this object owns.
   CheckpointContent snapshot() {
-    const auto bytes = static_cast<std::size_t>(snapshot_bytes(state_.optimizer(), state_.stored()));
+    const auto bytes = static_cast<std::size_t>(snapshot_bytes(program_));
     snapshot_.emplace(backend_, ledger_, MemoryCategory::snapshot, bytes);
-    return checkpoint_content(backend_, state_, snapshot_->data());
+    return checkpoint_content(backend_, state_, {}, snapshot_->data());
   }
-  void restore_from(const CheckpointReader& reader) { restore(backend_, reader, state_); }
+  void restore_from(const CheckpointReader& reader) { restore(backend_, reader, state_, {}); }
 
  private:
   ComputeBackend& backend_;

@@ -387,7 +387,7 @@ TEST_F(Stages, MessagesAreUnderWayDuringPasses) {
       ++num_reads;
     }
     int num_reads = 0;
-    void before(const Action& action) override {
+    void before(const Action& action, std::int64_t /*step*/) override {
       if (is_of_micro_batch(action.kind) && !is_message(action.kind))
         events.push_back({MessageEvent::Kind::pass, -1});
     }

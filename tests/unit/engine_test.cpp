@@ -114,7 +114,7 @@ const ScheduleKind two_chunks{
 const ScheduleKind ahead{
     .name = "ahead", .doc = "", .make = [](const ScheduleScope& /*scope*/) {
       return std::vector{Schedule{.actions = {{forward, 0, 0, 1}, {backward, 0}, {reduce}, {step}},
-                                  .tolerates_stale_weights = true}};
+                                  .rules = {{.micro_batches = 1, .delay = 1}}}};
     }};
 
 /// Fails in the forward pass of the embedding.
@@ -173,26 +173,6 @@ TEST_F(EngineTest, DeferredWeightGradientsAreTheSame) {
     EXPECT_EQ(run(whole, deferred_weights, 4), run(whole, *schedules().front(), 4))
         << static_cast<int>(recompute);
   }
-}
-
-/// A step reads one version of the weights and writes another; skipped steps hand theirs on.
-TEST_F(EngineTest, VersionsOfWeightsTakeTurns) {
-  for (const DType dtype : {DType::fp32, DType::bf16}) {
-    RunConfig one = config(true, Recompute::none, 2);
-    one.train.dtype = dtype;
-    one.guard.spike_factor = 1e-3F;
-    one.guard.spike_window = 2;
-    for (const int versions : {2, 3}) {
-      RunConfig several = one;
-      several.weight_versions = versions;
-      EXPECT_EQ(run(several, *schedules().front(), 7), run(one, *schedules().front(), 7))
-          << name_of(dtype) << ", " << versions;
-    }
-  }
-  RunConfig divided = config(true, Recompute::none, 1);
-  divided.weight_versions = 2;
-  set_exchange(divided, "zero3", 1);
-  EXPECT_THROW(RankProgram(divided, {}), Error);
 }
 
 /// At learning rate 0 weights are never stale, but each step has its own number, tokens and dropout.

@@ -127,8 +127,9 @@ TEST(Plan, CountsTheSnapshotOfTheRankThatStoresMost) {
     std::int64_t most = 0;
     std::int64_t sum = 0;
     for (int rank = 0; rank < ranks; ++rank) {
-      const std::vector<UnitPart> stored = share_of(whole_units(table), ranks, rank);
-      const std::int64_t bytes = snapshot_bytes(*config.optimizer.kind, stored);
+      const RankProgram program(replicas, replicas.parallel.coordinates(rank));
+      const std::vector<UnitPart>& stored = program.holding().stored;
+      const std::int64_t bytes = snapshot_bytes(program);
       most = std::max(most, bytes);
       std::int64_t elements = 0;
       for (const UnitPart& part : stored) elements += part.count;

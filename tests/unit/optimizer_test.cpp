@@ -62,7 +62,7 @@ class OptimizerTest : public testing::TestWithParam<std::string> {
       const auto part = [&](int storage) {
         return Storages::flat(storage, 2 * offsets[i], DType::bf16, parts[i].count);
       };
-      optimizer.record(i, part(of_weights), part(of_gradient), &placeholder, run);
+      optimizer.record(i, part(of_weights), {}, part(of_gradient), &placeholder, run);
     }
     std::map<int, DeviceBuffer> memory;
     Binding binding;

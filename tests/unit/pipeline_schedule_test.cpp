@@ -113,6 +113,81 @@ TEST(PipelineSchedules, KeepTheOrderOfMicroBatches) {
   });
 }
 
+/// Calls visit(kind, scope, schedules with messages and rules) for asynchronous pipelines.
+void for_each_asynchronous(const auto& visit) {
+  ParamValues values;
+  for (const bool vertical : {false, true}) {
+    values.set("parallel.vertical_sync", vertical);
+    for (const char* name : {"pipedream", "pipedream_2bw"}) {
+      if (vertical && name == std::string_view("pipedream_2bw")) continue;
+      for (int stages = 2; stages <= 8; ++stages) {
+        for (int micro_batches = 1; micro_batches <= 32; ++micro_batches) {
+          for (const int replicas : {1, 2, 3}) {
+            const ScheduleScope scope{
+                .micro_batches = micro_batches, .stages = stages, .replicas = replicas, .values = &values};
+            const int delay = replicas == 1 ? stages - 1 : stages * replicas;
+            if (name == std::string_view("pipedream_2bw") && micro_batches * replicas < delay) continue;
+            std::vector<Schedule> schedules = kind(name).make(scope);
+            for (Schedule& schedule : schedules) {
+              schedule.rules = kind(name).rules(scope);
+              schedule.replicas = replicas;
+            }
+            visit(kind(name), scope, schedules);
+          }
+        }
+      }
+    }
+  }
+}
+
+/// After the startup no stage waits: K micro-batches take 3 (K + p - 1), and each 3 in the steady state.
+TEST(AsynchronousPipelines, HaveNoBubble) {
+  for_each_asynchronous(
+      [](const ScheduleKind& kind, const ScheduleScope& scope, const std::vector<Schedule>& schedules) {
+        SCOPED_TRACE(text_of(kind, scope));
+        const std::vector<Schedule> played = unrolled(schedules, 40);
+        const int k = played.front().micro_batches;
+        const Simulation simulation = simulate(played);
+        ASSERT_FALSE(simulation.stuck);
+        EXPECT_EQ(simulation.makespan, 3 * (k + scope.stages - 1));
+        for (std::size_t stage = 0; stage < played.size(); ++stage) {
+          const int in_flight = scope.stages - static_cast<int>(stage);
+          EXPECT_EQ(simulation.stages[stage].activations, std::min(in_flight, k));
+          double before = -1.0;
+          for (std::size_t i = 0; i < played[stage].actions.size(); ++i) {
+            const Action& action = played[stage].actions[i];
+            if (action.kind != backward || action.micro_batch < scope.stages) continue;
+            const double end = simulation.stages[stage].actions[i].end;
+            if (before >= 0.0 && end - before != 3.0) FAIL() << end - before;
+            before = end;
+          }
+        }
+      });
+}
+
+/// Also at the beginning and end of runs, and without tags and buffers.
+TEST(AsynchronousPipelines, HaveNoProblemWithMessages) {
+  for_each_asynchronous(
+      [](const ScheduleKind& kind, const ScheduleScope& scope, const std::vector<Schedule>& schedules) {
+        SCOPED_TRACE(text_of(kind, scope));
+        ASSERT_THAT(find_problems(with_messages(schedules)), IsEmpty());
+      });
+}
+
+/// A version that is kept too briefly or does not exist yet is found.
+TEST(AsynchronousPipelines, FindVersionsThatAreNotKept) {
+  const ScheduleScope scope{.micro_batches = 2, .stages = 4};
+  for (const int wrong : {-1, 3}) {
+    std::vector<Schedule> schedules = kind("pipedream").make(scope);
+    for (Schedule& schedule : schedules) {
+      schedule.rules = kind("pipedream").rules(scope);
+      for (VersionRule& rule : schedule.rules) rule.delay = std::max(0, rule.delay - (wrong < 0 ? 1 : 0));
+      if (wrong > 0) schedule.rules.front().micro_batches = 1;
+    }
+    EXPECT_THAT(find_problems(with_messages(schedules)), Contains(HasSubstr("of the weights, of which")));
+  }
+}
+
 TEST(PipelineSchedules, InterleavedNeedsMultiplesOfTheStages) {
   const auto message = [](int micro_batches) {
     try {

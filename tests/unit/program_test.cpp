@@ -553,9 +553,10 @@ const ScheduleKind overlapping_steps{
                                               {backward_weight, 0, 1},
                                               {backward_weight, 0, 0},
                                               {reduce},
-                                              {step}},
+                                              {step},
+                                              {step, 0, 1}},
                                   .chunks = 2,
-                                  .tolerates_stale_weights = true}};
+                                  .rules = {{1, 1}, {1, 1}}}};
     }};
 /// Calls check(rank) with ranks of every kind of model and recomputation, alone and as one of two along the
 /// data and tensor axes, with the first exchanges in turn.
@@ -641,10 +642,16 @@ TEST(RankProgram, RefusesCollectivesBetweenOverlappingSteps) {
   EXPECT_THROW(make("zero1"), Error);
 }
 
+/// A step late, as with pipedream_2bw.
+const ScheduleKind late_step{
+    .name = "late_step", .doc = "", .make = [](const ScheduleScope& /*scope*/) {
+      return std::vector{Schedule{.actions = {{forward}, {backward}, {reduce}, {step}}, .rules = {{1, 1}}}};
+    }};
+
 /// The versions of zero1's weights would be gathered by every rank.
 TEST(RankProgram, RefusesVersionsOfWeightsThatAreGathered) {
   RunConfig config = mini_config(small_model(true, 0.0F), 64, 64, 2);
-  config.weight_versions = 2;
+  config.parallel.schedule = &late_step;
   EXPECT_NO_THROW(RankProgram(config, config.parallel.coordinates(0)));
   set_exchange(config, "zero1", 2);
   EXPECT_THROW(RankProgram(config, config.parallel.coordinates(0)), Error);

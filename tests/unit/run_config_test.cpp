@@ -364,6 +364,62 @@ TEST(RunConfig, TakesPipelines) {
               ElementsAre(1, 7, 13));
 }
 
+TEST(RunConfig, RefusesWhatStagesCannotKnowInTime) {
+  struct Case {
+    Keys keys;
+    std::string problem;
+  };
+  const std::vector<Case> cases = {
+      {{{"optim.clip_scope", "model"}},
+       "[optim] clip_norm = 1 clips by the norm of the whole model, which no stage of schedule = pipedream "
+       "knows "
+       "in time; use clip_scope = stage, or clip_norm = 0"},
+      {{{"model.tied", "true"}},
+       "the two stages with the matrix update it at different times; use tied = false"},
+      {{{"train.dtype", "fp16"}},
+       "loss_scale_window = 2000 changes the loss scale by the gradient of the whole"},
+      {{{"guard.spike_factor", "3"}}, "spike_factor = 3 judges the gradient of the whole model"},
+      {{{"parallel.chunks", "2"}},
+       "chunks = 2 cannot be used with schedule = pipedream, whose stages have 1 chunk"},
+      {{{"parallel.exchange", "zero2"}}, "exchange = zero2 cannot be used"},
+      {{{"parallel.exchange", "zero3"}}, "exchange = zero3 cannot be used"},
+      {{{"parallel.pipeline", "2"}, {"parallel.exchange", "zero1"}},
+       "every version of the weights would have to be gathered; use exchange = ddp"},
+      {{{"parallel.schedule", "pipedream_2bw"}, {"train.global_batch", "2"}},
+       "gives 2 micro-batches of 1 per step, but with schedule = pipedream_2bw and 4 stages 3 are in flight"},
+      {{{"parallel.schedule", "1f1b"}},
+       "clip_scope = stage is used with schedule = pipedream and pipedream_2bw"},
+      {{{"parallel.schedule", "pipedream_2bw"}, {"parallel.vertical_sync", "true"}},
+       "vertical_sync = true is used with schedule = pipedream only, not pipedream_2bw"},
+      {{{"parallel.emulated_stages", "2"}},
+       "emulated_stages = 2 needs schedule = pipedream or pipedream_2bw with"},
+  };
+  const auto with = [](Keys keys, const Keys& more) {
+    for (const auto& [key, value] : more) set(keys, key, value);
+    return keys;
+  };
+  const Keys common = {{"model.tied", "false"},
+                       {"optim.clip_scope", "stage"},
+                       {"train.global_batch", "8"},
+                       {"train.micro_batch", "1"}};
+  const Keys four = with(common, {{"parallel.pipeline", "4"}, {"parallel.schedule", "pipedream"}});
+  EXPECT_THAT(configure_gpt2(four, 4).problems, IsEmpty());
+  for (const Case& own : cases) {
+    EXPECT_THAT(configure_gpt2(with(four, own.keys), 4).problems, testing::Contains(HasSubstr(own.problem)))
+        << own.problem;
+  }
+  // One rank that emulates the stages cuts as they do, and refuses the same.
+  for (const char* rule : {"pipedream", "pipedream_2bw"}) {
+    const Keys divided = with(four, {{"parallel.schedule", rule}});
+    const Keys alone = with(divided, {{"parallel.pipeline", "1"}, {"parallel.emulated_stages", "4"}});
+    ASSERT_THAT(configure_gpt2(alone, 1).problems, IsEmpty());
+    EXPECT_EQ(configure_gpt2(alone, 1).config.parallel.cuts, configure_gpt2(divided, 4).config.parallel.cuts);
+    for (const Keys& more : {Keys{{"optim.clip_scope", "model"}}, Keys{{"model.tied", "true"}},
+                             Keys{{"guard.spike_factor", "3"}}})
+      EXPECT_THAT(configure_gpt2(with(alone, more), 1).problems, testing::SizeIs(1));
+  }
+}
+
 TEST(RunConfig, RefusesPipelines) {
   struct Case {
     Keys keys;

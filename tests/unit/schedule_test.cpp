@@ -97,7 +97,7 @@ TEST(Schedule, GivesASlotToEachMicroBatchInFlight) {
 
 Schedule overlapping() {
   Schedule schedule = of({{forward, 0, 0, 1}, {backward, 0}, {reduce}, {step}}, 1);
-  schedule.tolerates_stale_weights = true;
+  schedule.rules = {{.micro_batches = 1, .delay = 1}};
   return schedule;
 }
 
@@ -144,7 +144,7 @@ TEST(ScheduleProblems, FindsActionsThatAreMissingDuplicatedOrTooEarly) {
 
 TEST(ScheduleProblems, FindsStepsThatMix) {
   Schedule schedule = overlapping();
-  schedule.tolerates_stale_weights = false;
+  schedule.rules.clear();
   EXPECT_THAT(find_problems(schedule).front(), HasSubstr("weights that were updated since its forward pass"));
   schedule = of({{forward, 0, 0, 1}, {backward, 0, 0, 1}, {reduce}, {step}}, 1);
   EXPECT_THAT(find_problems(schedule).front(), HasSubstr("mixes with the gradients of another step"));

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Runs whose stages do not wait for each other: drains, restarts, and what goes wrong on a stage.
+#include <algorithm>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/faults/run_fixture.hpp"
+#include "tests/support/seed.hpp"
+
+namespace mylos::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class PipeDream : public RunTest {
+ protected:
+  static constexpr int stages = 3;
+
+  /// The rules of the versions: stashing, vertical sync, 2BW.
+  static std::map<std::string, Words> rules() {
+    return {{"stashing", {"--parallel.schedule=pipedream"}},
+            {"vertical", {"--parallel.schedule=pipedream", "--parallel.vertical_sync=true"}},
+            {"2bw", {"--parallel.schedule=pipedream_2bw"}}};
+  }
+  static Words joined(Words words, const Words& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  /// `step` micro-batches per step.
+  Outcome train_stages(const std::string& run, const Words& more, int step = 2,
+                       const std::vector<std::string>& environment = {}, bool is_emulated = false) const {
+    Words words = more;
+    const auto add = [&](const std::string& key, const std::string& value) {
+      const auto is_same = [&](const std::string& word) { return word.starts_with(key + "="); };
+      if (std::ranges::none_of(more, is_same)) words.push_back(key + "=" + value);
+    };
+    add("--model.layers", "4");
+    add("--model.tied", "false");
+    add("--model.dropout", "0.1");
+    add("--train.micro_batch", "2");
+    add("--train.global_batch", std::to_string(2 * step));
+    add("--optim.clip_scope", "stage");
+    add("--data.valid", tokens().string());
+    add("--eval.batches", "2");
+    add(is_emulated ? "--parallel.emulated_stages" : "--parallel.pipeline", std::to_string(stages));
+    return train(run, words, {.ranks = is_emulated ? 1 : stages, .environment = environment});
+  }
+};
+
+/// Evaluations, checkpoints, comparisons of replicas and a stop drain the pipeline, and change nothing.
+TEST_F(PipeDream, DrainsChangeNothing) {
+  std::mt19937 random(seed_of_tests());
+  const auto drawn = [&](int least, int most) { return std::uniform_int_distribution(least, most)(random); };
+  constexpr int steps = 30;
+  const std::string length = fmt::format("--train.steps={}", steps);
+  for (const auto& [name, words] : rules()) {
+    for (const int step : {1, 2, 3}) {
+      if (name == "2bw" && step < stages - 1) continue;
+      const Words still = joined(words, {length, "--eval.every=0", "--checkpoint.every=0"});
+      const std::string whole = fmt::format("{} {}, whole", name, step);
+      ASSERT_EQ(train_stages(whole, still, step).exit_code, 0);
+      const std::string run = fmt::format("{} {}", name, step);
+      const Words busy = joined(words, {length, fmt::format("--eval.every={}", drawn(2, 7)),
+                                        fmt::format("--checkpoint.every={}", drawn(2, 9)),
+                                        fmt::format("--guard.replica_check_every={}", drawn(2, 9)),
+                                        fmt::format("--checkpoint.async={}", drawn(0, 1) == 1)});
+      const int stop = drawn(3, 20);
+      SCOPED_TRACE(fmt::format("{}, stop {}, {}", run, stop, testing::PrintToString(busy)));
+      ASSERT_EQ(train_stages(run, joined(busy, {fmt::format("--train.stop_step={}", stop)}), step).exit_code,
+                0);
+      const Outcome rest = train_stages(run, joined(busy, {"--restart"}), step);
+      ASSERT_EQ(rest.exit_code, 0) << rest.output;
+      EXPECT_THAT(rest.output, HasSubstr(", bitwise\n"));
+      expect_same_checkpoint(snapshot(run, steps), snapshot(whole, steps));
+      for (const char* column : {"loss", "gradient_norm", "skipped"})
+        EXPECT_EQ(steps_table(run)[column], steps_table(whole)[column]) << column;
+      expect_every_step_once(run, steps);
+    }
+  }
+}
+
+/// One rank emulates the stages, and each continues the other's checkpoint.
+TEST_F(PipeDream, IsEmulatedByOneRank) {
+  for (const auto& [name, words] : rules()) {
+    SCOPED_TRACE(name);
+    const Words half = joined(words, {"--train.stop_step=4"});
+    ASSERT_EQ(train_stages(name, words).exit_code, 0);
+    for (const bool begins : {false, true}) {
+      const std::string run = fmt::format("{} {}", name, begins);
+      ASSERT_EQ(train_stages(run, half, 2, {}, begins).exit_code, 0);
+      ASSERT_EQ(train_stages(run, joined(words, {"--restart"}), 2, {}, !begins).exit_code, 0);
+      expect_same_checkpoint(snapshot(run, 8), snapshot(name, 8));
+      EXPECT_EQ(steps_table(run)["loss"], steps_table(name)["loss"]);
+    }
+  }
+}
+
+/// Another schedule, layout or number of micro-batches begins with the newest weights for all, and says so.
+TEST_F(PipeDream, ContinuesInOtherLayouts) {
+  const Words words = rules().at("stashing");
+  ASSERT_EQ(train_stages("whole", joined(words, {"--train.stop_step=4"})).exit_code, 0);
+  const Words others[] = {{"--parallel.schedule=1f1b", "--optim.clip_norm=0", "--optim.clip_scope=model"},
+                          {"--parallel.schedule=pipedream_2bw"},
+                          {"--parallel.schedule=pipedream", "--train.micro_batch=1"}};
+  for (const Words& other : others) {
+    SCOPED_TRACE(testing::PrintToString(other));
+    const std::string run = fmt::format("run {}", &other - others);
+    fs::copy(run_path("whole"), run_path(run), fs::copy_options::recursive);
+    const Outcome outcome = train_stages(run, joined(other, {"--restart"}));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    const bool is_asynchronous = other.front() != "--parallel.schedule=1f1b";
+    EXPECT_EQ(
+        outcome.output.find("older versions of the weights used -> the newest instead") != std::string::npos,
+        is_asynchronous)
+        << outcome.output;
+    expect_every_step_once(run, 8);
+  }
+}
+
+/// Wherever a rank is killed, a restart gives the run that nothing disturbed.
+TEST_F(PipeDream, SurvivesKillsOnEachStage) {
+  const Words words = rules().at("stashing");
+  ASSERT_EQ(train_stages("whole", words).exit_code, 0);
+  // In the startup, the steady state and a drain; in messages, the update and a checkpoint.
+  const char* places[] = {
+      "forward@0:{}:1",      "forward@1:{}:3", "backward@0:{}:4", "receive_forward@1:1:3",
+      "send_backward@1:2:6", "reduce:{}:3",    "step:{}:7",       "checkpoint.write:{}:6"};
+  int number = 0;
+  for (const char* place : places) {
+    const std::string fault = fmt::format("{}:kill", fmt::format(fmt::runtime(place), number++ % stages));
+    SCOPED_TRACE(fault);
+    const std::string run = fmt::format("run {}", number);
+    EXPECT_NE(train_stages(run, words, 2, {"MYLOS_FAULT=" + fault}).exit_code, 0);
+    ASSERT_EQ(train_stages(run, joined(words, {"--restart"})).exit_code, 0);
+    expect_same_run(run, "whole", 8);
+  }
+}
+
+TEST_F(PipeDream, ReportsStageMicroBatchAndVersionOfAStoppedRank) {
+  const Words words = joined(rules().at("stashing"), {"--comm.heartbeat=0.5", "--comm.timeout=60"});
+  for (int rank = 0; rank < stages; ++rank) {
+    SCOPED_TRACE(rank);
+    const Outcome outcome = train_stages(fmt::format("run {}", rank), words, 2,
+                                         {fmt::format("MYLOS_FAULT=backward@1:{}:3:stop", rank)});
+    EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::watchdog)) << outcome.output;
+    // Micro-batch 5 of the run, on stages with delays of 2, 1 and 0 and 2 micro-batches per step.
+    const int version = (5 - (stages - 1 - rank)) / 2;
+    EXPECT_THAT(outcome.output,
+                HasSubstr(fmt::format("step 3, stage {}, backward of micro-batch 1, chunk {}, weights {}",
+                                      rank, rank, version)));
+  }
+}
+
+/// A stage skips for itself, and the step counts once.
+TEST_F(PipeDream, SkipsOnTheStageWithABadGradient) {
+  for (int rank = 0; rank < stages; ++rank) {
+    const std::string run = fmt::format("run {}", rank);
+    const Outcome outcome =
+        train_stages(run, rules().at("stashing"), 2, {fmt::format("MYLOS_FAULT=reduce:{}:3:nan", rank)});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_EQ(occurrences(outcome.output, "step 3: update not applied"), 1);
+    EXPECT_THAT(steps_table(run)["skipped"], ElementsAre(0, 0, 1, 0, 0, 0, 0, 0));
+    EXPECT_THAT(snapshot(run, 8).position, HasSubstr("\"skipped\":1"));
+  }
+}
+
+/// The guard stops the run at a step that all stages agree on, and counts bad steps that follow one another.
+TEST_F(PipeDream, StopsForBadGradients) {
+  const std::pair<Words, std::string> cases[] = {{{"--guard.policy=stop"}, "MYLOS_FAULT=reduce:1:3:nan"},
+                                                 {{"--guard.max_skips=2"}, "MYLOS_FAULT=reduce:1:*:nan"}};
+  for (const auto& [more, fault] : cases) {
+    SCOPED_TRACE(fault);
+    const std::string run = "run" + more.front();
+    const Outcome outcome =
+        train_stages(run, joined(rules().at("stashing"), joined(more, {"--checkpoint.every=0"})), 2, {fault});
+    EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::numerical)) << outcome.output;
+    const bool is_policy = more.front() == "--guard.policy=stop";
+    EXPECT_THAT(expect_status(run, "failed", ExitCode::numerical),
+                HasSubstr(is_policy ? "step 3: " : "step 2: "));
+    // At most D + 2 steps later.
+    const auto rows = static_cast<int>(num_rows(run));
+    EXPECT_GE(rows, is_policy ? 3 : 2);
+    EXPECT_LE(rows, (is_policy ? 3 : 2) + stages + 1);
+    expect_every_step_once(run, rows);
+  }
+}
+
+/// A stop request ends the run at one step on all stages, with a checkpoint from which it goes on.
+TEST_F(PipeDream, StopsAtTheWallClockLimit) {
+  const Words words = rules().at("2bw");
+  ASSERT_EQ(train_stages("whole", words).exit_code, 0);
+  const Outcome outcome = train_stages("run", joined(words, {"--train.wall_clock=0.001"}));
+  EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::preempted)) << outcome.output;
+  const std::int64_t stopped = status_step("run");
+  EXPECT_LE(stopped, 1 + stages + 1);
+  ASSERT_EQ(train_stages("run", joined(words, {"--restart"})).exit_code, 0);
+  expect_same_run("run", "whole", 8);
+}
+
+}  // namespace
+}  // namespace mylos::test

@@ -115,8 +115,7 @@ std::vector<ChoiceScore> gather_scores(ComputeBackend& backend, const ProcessGri
     values[width * i + 2] = score.right_tokens;
     values[width * i + 3] = flags;
   }
-  const std::vector<std::int64_t> all =
-      gather_values(backend, grid.group(loss_axes), values_of_last_chunk(backend, grid, values));
+  const std::vector<std::int64_t> all = values_of_readers(backend, grid, values);
   std::vector<ChoiceScore> scores;
   for (std::size_t i = 0; i < all.size(); i += width) {
     if (all[i] == none) continue;
@@ -184,8 +183,8 @@ std::optional<ChoiceResult> evaluate_choices(ModelExecutor& executor, ComputeBac
                                              const ChoiceQuestions& questions,
                                              const std::function<bool()>& is_interrupted) {
   const CachedPass& pass = cache.passes.front();
-  const int readers = grid.coordinates().extent(sample_axes);
-  RowQueue queue(questions, grid.coordinates().index(sample_axes), readers);
+  const int readers = grid.coordinates().num_readers();
+  RowQueue queue(questions, grid.coordinates().reader(), readers);
   std::vector<std::optional<ActiveRow>> active(static_cast<std::size_t>(pass.texts));
   std::vector<std::vector<EndingLoss>> losses(questions.questions.size());
   ChoiceResult result;

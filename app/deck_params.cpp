@@ -174,6 +174,11 @@ const ParamSpec params[] = {
         "have 0. The embedding is part of the first chunk, the head of the last. auto: those with the "
         "shortest simulated step; profile:PATH: the same with the measured costs of units in a file "
         "that profile.step wrote (RUN/units-N.csv)."),
+    text_param(
+        "parallel", "replicas", "",
+        "Ranks of each stage that take micro-batches in turn, such as 2,1, with schedule = pipedream or "
+        "pipedream_2bw: ranks = tensor x their sum, stage by stage. Empty: as many on all stages, which is "
+        "parallel.data."),
     boolean_param("parallel", "vertical_sync", "false",
                   "With schedule = pipedream, a micro-batch uses the same version of the weights on all "
                   "stages: that of the first."),

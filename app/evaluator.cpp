@@ -60,11 +60,8 @@ struct Sums {
 /// result. Collective.
 EvalResult result_of_all(const Sums& own, ComputeBackend& backend, const ProcessGrid& grid) {
   Sums all;
-  const std::vector<std::int64_t> values = gather_values(
-      backend, grid.group(loss_axes),
-      values_of_last_chunk(
-          backend, grid,
-          {std::bit_cast<std::int64_t>(own.loss), own.correct, own.count, own.bytes, own.unknown}));
+  const std::vector<std::int64_t> values = values_of_readers(
+      backend, grid, {std::bit_cast<std::int64_t>(own.loss), own.correct, own.count, own.bytes, own.unknown});
   for (std::size_t i = 0; i < values.size(); i += 5) {
     all.loss += std::bit_cast<double>(values[i]);
     all.correct += values[i + 1];
@@ -124,17 +121,16 @@ struct Batch {
 /// The results of all ranks' batches, of which the first rank's begins with window `first`. Collective.
 std::vector<TargetResult> gather_results(const Batch& own, std::int64_t first, ComputeBackend& backend,
                                          const ProcessGrid& grid) {
-  Communicator& group = grid.group(loss_axes);
-  if (group.size() == 1 && grid.coordinates().extent(Axis::pipeline) == 1) return own.results;
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(group.size()), 0);
+  const int readers = grid.coordinates().num_readers();
+  if (readers == 1 && grid.coordinates().extent(Axis::pipeline) == 1) return own.results;
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(readers), 0);
   for (std::size_t rank = 0; rank < counts.size(); ++rank) {
     for (std::int64_t b = 0; b < own.shape.batch; ++b) counts[rank] += own.counted(first++);
   }
   const auto most = static_cast<std::size_t>(*std::ranges::max_element(counts));
   std::vector<std::int64_t> values(most, 0);
   std::ranges::transform(own.results, values.begin(), packed);
-  const std::vector<std::int64_t> all_values =
-      gather_values(backend, group, values_of_last_chunk(backend, grid, values));
+  const std::vector<std::int64_t> all_values = values_of_readers(backend, grid, values);
   std::vector<TargetResult> all;
   for (std::size_t rank = 0; rank < counts.size(); ++rank) {
     for (std::int64_t i = 0; i < counts[rank]; ++i)
@@ -154,8 +150,8 @@ std::optional<EvalResult> evaluate(ModelExecutor& executor, ComputeBackend& back
                                    const TokenDataset& dataset, const ProcessGrid& grid,
                                    const EvalOptions& options) {
   const Coordinates& at = grid.coordinates();
-  const int readers = at.extent(sample_axes);
-  require(at.extent(loss_axes) == readers, "a rank has all positions of its samples");
+  const int readers = at.num_readers();
+  require(at.extent(loss_axes) == at.extent(sample_axes), "a rank has all positions of its samples");
   const EvaluationWindows windows(dataset, options.stride);
   const std::int64_t most = options.max_windows > 0 ? options.max_windows : windows.size();
   std::vector<Batch> batches(static_cast<std::size_t>(executor.evaluated_micro_batches()),
@@ -176,7 +172,7 @@ std::optional<EvalResult> evaluate(ModelExecutor& executor, ComputeBackend& back
       return base + windows_of_batch * static_cast<std::int64_t>(i);
     };
     for (std::size_t i = 0; executor.needs_tokens() && i < batches.size(); ++i) {
-      batches[i].read(first_of(i) + executor.shape().batch * at.index(sample_axes));
+      batches[i].read(first_of(i) + executor.shape().batch * at.reader());
       executor.load_evaluation(batches[i].inputs, batches[i].targets, static_cast<int>(i));
     }
     executor.evaluate();

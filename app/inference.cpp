@@ -79,6 +79,7 @@ Setup setup_of(const OpenedModel& source, const CommandLine& line, const MpiRunt
                        {"parallel.pipeline", std::to_string(pipeline)},
                        {"parallel.chunks", "1"},
                        {"parallel.schedule", "accumulate"},
+                       {"parallel.replicas", ""},
                        {"parallel.vertical_sync", "false"},
                        {"parallel.emulated_stages", "1"},
                        {"optim.clip_scope", "model"},

@@ -43,7 +43,10 @@ std::vector<StateGroup> state_groups(const RankState& state, const KeptVersions&
   // Later stages need fewer versions.
   const std::vector<VersionRule> rules = state.config().rules_of_units();
   const ParameterTable whole = parameters_of(state.config().model);
-  for (std::int64_t version = versions.oldest; version < versions.newest && !rules.empty(); ++version) {
+  int most = 1;
+  for (const VersionRule& rule : rules) most = std::max(most, rule.versions());
+  for (std::int64_t version = std::max(versions.oldest, versions.newest - most + 1);
+       version < versions.newest; ++version) {
     StateGroup group{"versions.h5", fmt::format("version_{}/", version),
                      [&state, version](std::size_t i) { return state.weights(state.owned()[i], version); }};
     for (const Parameter& parameter : whole.parameters()) {

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/base/join.hpp"
+
 namespace mylos {
 
 std::string plan_text(const RunConfig& config, const RunPlan& plan) {
@@ -23,7 +25,11 @@ std::string plan_text(const RunConfig& config, const RunPlan& plan) {
                                  : "";
   const bool has_stages = config.parallel.pipeline > 1;
   const std::string pipeline =
-      has_stages ? fmt::format(" x pipeline {}, {}", config.parallel.pipeline, config.parallel.schedule->name)
+      has_stages ? fmt::format(" x pipeline {}{}, {}", config.parallel.pipeline,
+                               config.parallel.replicas.empty()
+                                   ? ""
+                                   : fmt::format(" with {} replicas", join(config.parallel.replicas, ",")),
+                               config.parallel.schedule->name)
                  : "";
   const std::string emulated =
       config.parallel.emulated_stages > 1
@@ -126,8 +132,10 @@ std::string layout_text(const RunConfig& config) {
   if (config.parallel.pipeline > 1) head.emplace_back("units");
   const bool is_asynchronous = config.parallel.is_asynchronous();
   std::vector<VersionRule> rules;
+  std::vector<int> in_flight;
   if (is_asynchronous) {
     rules = config.parallel.schedule->rules(config.parallel.scope(t.accumulation));
+    in_flight = micro_batches_in_flight(config.parallel.scope(t.accumulation));
     for (const char* name : {"delay", "versions", "in flight"}) head.emplace_back(name);
   }
   if (shards) head.push_back(fmt::format("of each unit ({})", config.parallel.exchange->name));
@@ -154,14 +162,15 @@ std::string layout_text(const RunConfig& config) {
       const VersionRule& rule = rules[static_cast<std::size_t>(stage)];
       row.push_back(std::to_string(rule.delay));
       row.push_back(std::to_string(rule.versions()));
-      row.push_back(std::to_string(config.parallel.pipeline - stage));
+      row.push_back(std::to_string(in_flight[static_cast<std::size_t>(stage)]));
     }
     if (shards)
       row.push_back(fmt::format("part {} of {}", at.index(Axis::shard) + 1, at.extent(Axis::shard)));
     std::string sequences = part_text(at.index(sample_axes) * t.micro_batch, t.micro_batch, t.global_batch);
-    if (t.accumulation > 1)
-      sequences += fmt::format(" and {} more micro-batch{}, {} apart", t.accumulation - 1,
-                               t.accumulation > 2 ? "es" : "", t.micro_batch * config.parallel.data);
+    const int replicas = at.extent(sample_axes);
+    if (const std::int64_t more = t.global_batch / (t.micro_batch * replicas) - 1; more > 0)
+      sequences += fmt::format(" and {} more micro-batch{}, {} apart", more, more > 1 ? "es" : "",
+                               t.micro_batch * replicas);
     row.push_back(sequences);
   }
   return aligned(rows);

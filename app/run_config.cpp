@@ -156,6 +156,7 @@ class CrossChecks {
     check_end_time();
     check_seq_len();
     check_tensor();
+    check_replicas();
     check_pipeline();
     check_layout();
     check_shard();
@@ -362,8 +363,71 @@ class CrossChecks {
     }
   }
 
+  /// The numbers of parallel.replicas; empty if there are none, or if they are no numbers from 1 on.
+  std::vector<int> replicas() const {
+    std::vector<int> numbers;
+    const std::string& text = values_.text("parallel.replicas");
+    if (text.empty()) return numbers;
+    try {
+      for (const std::int64_t number : parse_blocks(text)) numbers.push_back(static_cast<int>(number));
+    } catch (const Error&) {
+      numbers.clear();
+    }
+    if (std::ranges::any_of(numbers, [](int number) { return number < 1; })) numbers.clear();
+    return numbers;
+  }
+
+  /// Equal replicas are the data axis.
+  void check_replicas() {
+    if (!known({"parallel.replicas", "parallel.pipeline", "parallel.tensor", "parallel.schedule",
+                "parallel.data"}))
+      return;
+    const std::string& text = values_.text("parallel.replicas");
+    if (text.empty()) return;
+    const std::string& schedule = values_.text("parallel.schedule");
+    const std::int64_t pipeline = integer("parallel.pipeline");
+    const std::vector<int> numbers = replicas();
+    if (schedule != "pipedream" && schedule != "pipedream_2bw") {
+      report(
+          {"parallel.replicas", "parallel.schedule"},
+          "[parallel] replicas = {} needs schedule = pipedream or pipedream_2bw, not {}; use data for equal "
+          "numbers of ranks per stage",
+          text, schedule);
+      return;
+    }
+    if (numbers.empty() || std::ssize(numbers) != pipeline) {
+      report({"parallel.replicas", "parallel.pipeline"},
+             "[parallel] replicas = {} must be a number from 1 on for each of the pipeline = {} stages, such "
+             "as {}",
+             text, pipeline, join(std::vector<int>(static_cast<std::size_t>(pipeline), 1), ","));
+      return;
+    }
+    if (integer("parallel.data") > 1) {
+      report(
+          {"parallel.replicas", "parallel.data"},
+          "[parallel] replicas = {} says how many ranks each stage has, and so would data = {}; use data = 0",
+          text, integer("parallel.data"));
+      return;
+    }
+    const std::int64_t ranks =
+        integer("parallel.tensor") * std::accumulate(numbers.begin(), numbers.end(), std::int64_t{0});
+    if (ranks != job_.ranks) {
+      report({"parallel.replicas", "parallel.tensor"},
+             "[parallel] replicas = {} with tensor = {} needs {} rank{}, but this run has {}", text,
+             integer("parallel.tensor"), ranks, ranks == 1 ? "" : "s", job_.ranks);
+      return;
+    }
+    if (std::ranges::adjacent_find(numbers, std::ranges::not_equal_to()) == numbers.end()) {
+      values_.set("parallel.data", std::int64_t{numbers.front()});
+      values_.set("parallel.replicas", "");
+      return;
+    }
+    values_.set("parallel.data", std::int64_t{1});
+    has_replicas_ = true;
+  }
+
   void check_pipeline() {
-    if (!known({"parallel.pipeline", "parallel.tensor"})) return;
+    if (!known({"parallel.pipeline", "parallel.tensor"}) || has_replicas_) return;
     const std::int64_t pipeline = integer("parallel.pipeline");
     const std::int64_t tensor = integer("parallel.tensor");
     const std::int64_t rest = job_.ranks / tensor;
@@ -380,6 +444,7 @@ class CrossChecks {
     const std::int64_t data = integer("parallel.data");
     const std::int64_t others = integer("parallel.tensor") * integer("parallel.pipeline");
     const std::int64_t all = job_.ranks / others;
+    if (has_replicas_) return;
     if (data == 0) values_.set("parallel.data", all);
     if (data == 0 || data == all) return;
     report({"parallel.data"},
@@ -438,6 +503,12 @@ class CrossChecks {
              "vertical_sync = false",
              schedule);
     }
+    if (is_asynchronous && std::max(emulated, integer("parallel.pipeline")) == 1) {
+      report({"parallel.schedule", "parallel.pipeline"},
+             "[parallel] schedule = {} needs several stages, not pipeline = 1; use pipeline = 2 or more, "
+             "emulated_stages = 2 or more, or schedule = auto",
+             schedule);
+    }
     if (!known({"optim.clip_scope"})) return;
     const bool clips_stages = values_.text("optim.clip_scope") == "stage";
     if (clips_stages && !is_asynchronous) {
@@ -448,6 +519,17 @@ class CrossChecks {
     }
     const std::int64_t stages = std::max(emulated, integer("parallel.pipeline"));
     if (is_asynchronous && stages > 1) check_stages_alone(schedule, stages, clips_stages);
+  }
+
+  /// "micro_batch = 2" that gives `least` micro-batches per step or more; "" if none does.
+  std::string smaller_micro_batch(std::int64_t least) const {
+    const std::int64_t share = integer("train.global_batch") / integer("parallel.data");
+    const std::int64_t most = integer("train.global_batch") / least;
+    for (std::int64_t micro = std::min(most, share); micro >= 1; --micro) {
+      if (share % micro == 0 && works({{"train.micro_batch", micro}}))
+        return fmt::format("micro_batch = {}", micro);
+    }
+    return "";
   }
 
   void check_stages_alone(const std::string& schedule, std::int64_t stages, bool clips_stages) {
@@ -487,15 +569,36 @@ class CrossChecks {
     if (!known({"parallel.data", "parallel.exchange"})) return;
     const std::string& exchange = values_.text("parallel.exchange");
     const std::int64_t data = integer("parallel.data");
-    if (exchange != "ddp" && data > 1) {
+    if (exchange != "ddp" && (data > 1 || has_replicas_)) {
       report({"parallel.exchange", "parallel.schedule"},
              "[parallel] exchange = {} cannot be used with schedule = {}: every version of the weights would "
              "have to be gathered; use exchange = ddp",
              exchange, schedule);
     }
-    if (schedule != "pipedream_2bw" || !known({"train.global_batch", "train.micro_batch"})) return;
+    if (!known({"train.global_batch", "train.micro_batch"})) return;
     const std::int64_t step = micro_batches() * data;
-    const std::int64_t delay = data == 1 ? stages - 1 : stages * data;
+    std::vector<int> all = has_replicas_
+                               ? replicas()
+                               : std::vector<int>(static_cast<std::size_t>(stages), static_cast<int>(data));
+    for (const int own : all) {
+      if (step % own == 0) continue;
+      report({"train.global_batch", "parallel.replicas"},
+             "[train] global_batch = {} gives {} micro-batch{} of {} per step, which {} replicas of a stage "
+             "do not "
+             "divide; use global_batch = {}",
+             integer("train.global_batch"), step, step == 1 ? "" : "es", integer("train.micro_batch"), own,
+             multiples_near(std::accumulate(all.begin(), all.end(), std::int64_t{1},
+                                            [](std::int64_t a, int b) { return std::lcm(a, b); }) *
+                                integer("train.micro_batch"),
+                            integer("train.global_batch")));
+      return;
+    }
+    if (schedule != "pipedream_2bw") return;
+    const ScheduleScope scope{
+        .micro_batches = static_cast<int>(step), .stages = static_cast<int>(stages), .replicas = all};
+    std::int64_t delay = 0;
+    for (const VersionRule& rule : find_kind(schedules(), "pipedream").rules(scope))
+      delay = std::max<std::int64_t>(delay, rule.delay);
     if (step >= delay) return;
     report(
         {"train.global_batch", "parallel.schedule"},
@@ -503,7 +606,8 @@ class CrossChecks {
         "pipedream_2bw and {} stages {} are in flight before the last stage{}",
         integer("train.global_batch"), step, step == 1 ? "" : "es", integer("train.micro_batch"), stages,
         delay,
-        advice({batches_for(std::max<std::int64_t>(1, (delay + data - 1) / data)), "schedule = pipedream"}));
+        advice({smaller_micro_batch(delay), batches_for(std::max<std::int64_t>(1, (delay + data - 1) / data)),
+                "schedule = pipedream"}));
   }
 
   void check_exchange_of_stages() {
@@ -675,9 +779,10 @@ class CrossChecks {
 
   /// The chunks of the model that a stage has.
   std::int64_t chunks_per_stage() const {
-    if (known({"parallel.emulated_stages"}) && integer("parallel.emulated_stages") > 1)
+    const ScheduleKind& kind = find_kind(schedules(), values_.text("parallel.schedule"));
+    if (kind.is_asynchronous() && integer("parallel.pipeline") == 1 && known({"parallel.emulated_stages"}))
       return integer("parallel.emulated_stages");
-    const int own = find_kind(schedules(), values_.text("parallel.schedule")).chunks;
+    const int own = kind.chunks;
     return own > 0 ? own : integer("parallel.chunks");
   }
 
@@ -941,7 +1046,9 @@ class CrossChecks {
   ParamValues& values_;
   const std::optional<ModelConfig>& initial_;
   const ParamValues given_;  // of the deck
-  bool is_trial_ = false;    // of other values: what to write instead does not matter
+  bool is_trial_ = false;
+  bool has_replicas_ =
+      false;  // of unequal numbers    // of other values: what to write instead does not matter
   std::set<std::string_view> failed_;
 };
 
@@ -1001,12 +1108,17 @@ ParallelLayout parallel_layout(const ParamValues& values) {
     for (const std::int64_t blocks : parse_blocks(stages)) cuts.push_back(first += static_cast<int>(blocks));
     cuts.pop_back();
   }
+  std::vector<int> replicas;
+  if (const std::string& text = values.text("parallel.replicas"); !text.empty()) {
+    for (const std::int64_t number : parse_blocks(text)) replicas.push_back(static_cast<int>(number));
+  }
   const std::string file = expand_path(values.text("parallel.schedule_file"));
   return {
       .tensor = values.integer("parallel.tensor"),
       .splits = {.vocab = values.boolean("parallel.vocab"), .sequence = values.boolean("parallel.sequence")},
       .data = values.integer("parallel.data"),
       .pipeline = values.integer("parallel.pipeline"),
+      .replicas = replicas,
       .chunks = values.integer("parallel.chunks"),
       .emulated_stages = values.integer("parallel.emulated_stages"),
       .cuts = cuts,
@@ -1061,6 +1173,7 @@ void cut_model(RunConfig& config, const std::string& profile_path) {
     scope.stages = scope.chunks;
     scope.chunks = 1;
   }
+  if (layout.replicas.empty()) scope.replicas.clear();  // equal replicas divide the work of all stages alike
   std::vector<UnitCost> units = unit_costs(config);
   if (!profile_path.empty()) {
     std::vector<UnitCost> profile;

@@ -48,10 +48,8 @@ std::vector<Schedule> played_passes(const RunConfig& config) {
   const ParallelLayout& layout = config.parallel;
   std::vector<Schedule> stages = unrolled(passes_of_step(config), 4 * static_cast<int>(layout.pipeline));
   if (!layout.schedule->is_asynchronous()) return stages;
-  for (Schedule& stage : stages) {
+  for (Schedule& stage : stages)
     stage.rules = layout.schedule->rules(layout.scope(config.train.accumulation));
-    stage.replicas = static_cast<int>(layout.data);
-  }
   return stages;
 }
 
@@ -167,17 +165,18 @@ std::string SimulatedStep::bubble_text() const {
 std::string SimulatedStep::phases_text() const {
   const std::vector<Action>& actions = stages_.front().actions;
   const auto& played = simulation_.stages.front().actions;
-  double filled = -1.0;      // the first backward pass of the first stage begins
-  double drains = 0.0;       // its last forward pass ends
-  std::vector<double> ends;  // of its backward passes
+  double filled = -1.0;                      // the first backward pass of the first stage begins
+  double drains = 0.0;                       // its last forward pass ends
+  std::vector<std::pair<int, double>> ends;  // of its backward passes: micro-batch and time
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (actions[i].kind == ActionKind::forward) drains = std::max(drains, played[i].end);
     if (!is_backward(actions[i].kind)) continue;
     if (filled < 0.0) filled = played[i].begin;
-    ends.push_back(played[i].end);
+    ends.emplace_back(actions[i].micro_batch, played[i].end);
   }
   std::vector<double> between;
-  for (std::size_t i = 1; i < ends.size() && ends[i] <= drains; ++i) between.push_back(ends[i] - ends[i - 1]);
+  for (std::size_t i = 1; i < ends.size() && ends[i].second <= drains; ++i)
+    between.push_back((ends[i].second - ends[i - 1].second) / (ends[i].first - ends[i - 1].first));
   std::string steady;
   if (!between.empty()) steady = fmt::format(", {}{} per micro-batch", text_of(median(between)), unit());
   return fmt::format("startup until {}, steady state until {}{}, drain until {}", text_of(filled),
@@ -206,7 +205,17 @@ double SimulatedStep::column() const {
 
 /// Whether the passes of a diagram need the numbers of their chunks.
 bool names_chunks(std::span<const Schedule> stages) {
-  return stages.front().chunks > std::ssize(stages);
+  return std::ranges::any_of(stages, [](const Schedule& stage) { return stage.held_chunks().size() > 1; });
+}
+
+/// The name of a list: "stage 1" or, of replicas, "stage 1/0".
+std::string name_of(std::span<const Schedule> lists, std::size_t list) {
+  if (lists.front().rules.empty() || std::ssize(lists) <= lists.front().chunks)
+    return fmt::format("stage {}", list);
+  const auto stage_of = [&](std::size_t other) { return *lists[other].held_chunks().begin(); };
+  std::size_t first = list;
+  while (first > 0 && stage_of(first - 1) == stage_of(list)) --first;
+  return fmt::format("stage {}/{}", stage_of(list), list - first);
 }
 
 /// Columns [first, last) of a diagram.
@@ -279,7 +288,7 @@ class Diagram {
     const std::vector<VersionRule>& rules = stages_.front().rules;
     if (!rules.empty()) {
       const VersionRule& rule = rules[static_cast<std::size_t>(pass.chunk)];
-      cell += fmt::format(":{}", rule.version_of(std::int64_t{pass.micro_batch} * stages_.front().replicas));
+      cell += fmt::format(":{}", rule.version_of(pass.micro_batch));
     }
     return cell;
   }
@@ -308,7 +317,7 @@ std::string diagram_text(std::span<const Schedule> stages, const Simulation& sim
   };
   add_line("column", [&](ColumnRange range) { return diagram.numbers(range); });
   for (std::size_t stage = 0; stage < stages.size(); ++stage) {
-    add_line(fmt::format("stage {}", stage), [&](ColumnRange range) { return diagram.row(stage, range); });
+    add_line(name_of(stages, stage), [&](ColumnRange range) { return diagram.row(stage, range); });
   }
   if (ranges.size() > 1)
     text += fmt::format("  columns {} to {} of {} are left out\n", ranges[0].last, ranges[1].first - 1, all);
@@ -330,11 +339,9 @@ std::string legend(const std::vector<Schedule>& stages) {
     if (std::ranges::any_of(stages, has_kind))
       letters.push_back(fmt::format("{} {}", letter_of(kind), meaning));
   }
-  return fmt::format(
-      "{}, then the micro-batch{}{}{}", join(letters, ", "),
-      stages.front().replicas > 1 && !stages.front().rules.empty() ? " of the first replica" : "",
-      stages.front().rules.empty() ? "" : " and, after a colon, the version of the weights",
-      names_chunks(stages) ? "; before that, the chunk" : "");
+  return fmt::format("{}, then the micro-batch{}{}", join(letters, ", "),
+                     stages.front().rules.empty() ? "" : " and, after a colon, the version of the weights",
+                     names_chunks(stages) ? "; before that, the chunk" : "");
 }
 
 /// The messages of a stage in one direction.
@@ -360,7 +367,9 @@ std::string stages_text(const RunConfig& config, const SimulatedStep& step, std:
     const ParameterTable table = config.table(config.parallel.coordinates(plan.rank));
     std::int64_t parameters = 0;
     for (const Parameter& parameter : table.parameters()) parameters += parameter.size();
-    const Simulation::Stage& own = simulation.stages[stage];
+    const auto list =
+        static_cast<std::size_t>(config.parallel.list_of(config.parallel.coordinates(plan.rank)));
+    const Simulation::Stage& own = simulation.stages[list];
     const auto [sent, sent_bytes] = count_and_bytes(plan, CommOperation::send);
     const auto [received, received_bytes] = count_and_bytes(plan, CommOperation::recv);
     const auto percent = [](double share) { return fmt::format("{:.2f} %", 100.0 * share); };
@@ -368,7 +377,7 @@ std::string stages_text(const RunConfig& config, const SimulatedStep& step, std:
     rows.push_back({std::to_string(stage), units_text(table), std::to_string(parameters),
                     scaled(static_cast<double>(plan.memory_total()), 1e-9), step.text_of(own.busy),
                     percent(own.busy / step.busy()), step.text_of(simulation.makespan - own.busy),
-                    percent(simulation.idle_share(stage)), std::to_string(own.activations),
+                    percent(simulation.idle_share(list)), std::to_string(own.activations),
                     std::to_string(sent), scaled(static_cast<double>(sent_bytes), 1e-6),
                     std::to_string(received), scaled(static_cast<double>(received_bytes), 1e-6)});
     if (plans.size() != rules.size()) continue;

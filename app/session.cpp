@@ -134,7 +134,10 @@ Session::Session(const PluginRegistry& plugins, const RunConfig& config, const P
   }
   grid_ = std::make_unique<ProcessGrid>(*world_, config.parallel.extents(), config.parallel.groups(),
                                         traffic_, &recorder_, host_buffers, trace_.get());
-  if (config.comm.progress_thread) progress_ = std::make_unique<ProgressThread>(*world_);
+  // A rank of an asynchronous pipeline may wait for a message while another waits for a collective that takes
+  // both several rounds.
+  const bool needs_progress = config.parallel.is_asynchronous() && layers_ != nullptr;
+  if (config.comm.progress_thread || needs_progress) progress_ = std::make_unique<ProgressThread>(*world_);
 }
 
 void Session::open_world(const PluginDescriptor& comm, CommunicatorArgs args, const CommConfig& config) {

@@ -20,10 +20,9 @@ constexpr std::size_t num_fields = phases + num_step_phases;
 
 }  // namespace
 
-StepGather::StepGather(Session& session, const StepResults& results, int request, int stages)
-    : own_(num_fields),
-      ranks_(static_cast<std::size_t>(session.size())),
-      stages_(static_cast<std::size_t>(stages)) {
+StepGather::StepGather(Session& session, const StepResults& results, int request,
+                       const std::vector<int>& stages)
+    : own_(num_fields), ranks_(static_cast<std::size_t>(session.size())), stages_(stages) {
   const auto nanoseconds = [](double s) { return static_cast<std::int64_t>(s * 1e9); };
   own_[stop_request] = request;
   own_[seconds] = nanoseconds(results.seconds);
@@ -38,9 +37,9 @@ StepGather::StepGather(Session& session, const StepResults& results, int request
   // Stages that do not wait for each other are some micro-batches apart.
   const CallSite site{.program = "measurements of a step",
                       .where = std::source_location::current(),
-                      .is_awaited_late = stages > 1};
+                      .is_awaited_late = stages.size() > 1};
   std::optional<CallSiteScope> scope;
-  if (stages > 1) scope.emplace(site);
+  if (stages.size() > 1) scope.emplace(site);
   request_ = session.host_world().all_gather({own_.data(), DType::int64, {std::ssize(own_)}},
                                              {all_.data(), DType::int64, {std::ssize(all_)}});
 }
@@ -52,15 +51,16 @@ StepObservation StepGather::take() {
     for (std::size_t r = 0; r < ranks_; ++r) column[r] = all_[r * num_fields + field];
   };
   StepObservation seen;
-  std::vector<StepScalars> parts(stages_);
-  for (std::size_t stage = 0; stage < stages_; ++stage) {
-    const std::int64_t* first = all_.data() + stage * (ranks_ / stages_) * num_fields;
+  std::vector<StepScalars> parts;
+  for (const int rank : stages_) {
+    const std::int64_t* first = all_.data() + static_cast<std::size_t>(rank) * num_fields;
     const auto real = [&](Field field) {
       return std::bit_cast<float>(static_cast<std::int32_t>(first[field]));
     };
-    parts[stage].loss = real(loss);
-    parts[stage].gradient_norm = real(norm);
-    parts[stage].skip = static_cast<std::int32_t>(first[skip]);
+    StepScalars& part = parts.emplace_back();
+    part.loss = real(loss);
+    part.gradient_norm = real(norm);
+    part.skip = static_cast<std::int32_t>(first[skip]);
   }
   const StepScalars model = merged(parts);
   seen.loss = model.loss;

@@ -31,9 +31,10 @@ struct StepObservation {
 /// The measurements of a step, on their way from all ranks to all ranks.
 class StepGather {
  public:
-  /// Sends the measurements of a finished step and `stop_request` (0: none). `stages` is the number of
-  /// stages that have results of their own, each of as many neighbouring ranks. Collective.
-  StepGather(Session& session, const StepResults& results, int stop_request, int stages);
+  /// Sends the measurements of a finished step and `stop_request` (0: none). `stages` has a rank of each
+  /// stage that has results of its own. Collective.
+  StepGather(Session& session, const StepResults& results, int stop_request,
+             const std::vector<int>& stages = {0});
 
   /// Whether those of all ranks are here.
   bool has_arrived() { return request_.test(); }
@@ -43,7 +44,7 @@ class StepGather {
  private:
   std::vector<std::int64_t> own_, all_;
   std::size_t ranks_ = 0;
-  std::size_t stages_ = 0;
+  std::vector<int> stages_;
   Request request_;
 };
 

@@ -136,13 +136,15 @@ StepDiagram diagram_of(const RunConfig& config, const std::vector<UnitCost>& uni
                       .simulation = {},
                       .ranks = {}};
   const std::vector<Schedule> schedules =
-      unrolled(config.parallel.schedules(config.train.accumulation, config.model.tied),
-               4 * static_cast<int>(config.parallel.pipeline));
+      unrolled(config.parallel.schedules(config.train.accumulation, config.model.tied), 1);
   const Simulation played =
       simulate(schedules, pass_times(units, config.cuts()), message_time(config, units));
-  for (std::size_t stage = 0; stage < std::min(schedules.size(), most_rows); ++stage)
-    diagram.simulation.push_back(
-        simulated_row(schedules[stage], played.stages[stage], static_cast<int>(stage)));
+  for (std::size_t stage = 0; stage < std::min(schedules.size(), most_rows); ++stage) {
+    // Of replicas, several lists are of one stage.
+    const bool has_replicas = !schedules[stage].rules.empty() && schedules.size() > 1;
+    const int number = has_replicas ? *schedules[stage].held_chunks().begin() : static_cast<int>(stage);
+    diagram.simulation.push_back(simulated_row(schedules[stage], played.stages[stage], number));
+  }
   // Stages are the slowest axis of the grid: the ranks of a stage follow one another.
   int previous = -1;
   for (const std::string& text : rows) {

@@ -19,6 +19,16 @@
 
 namespace mylos {
 
+namespace {
+
+/// The steps from one whose measurements end the run to the last one, which other stages may have begun.
+std::int64_t lag_of(const RunConfig& config) {
+  const ParallelLayout& layout = config.parallel;
+  return layout.is_asynchronous() ? layout.most_ahead(config.train.accumulation) + 2 : 0;
+}
+
+}  // namespace
+
 Trainer::Trainer(TrainerContext context)
     : context_(std::move(context)),
       session_(context_.session),
@@ -33,14 +43,15 @@ Trainer::Trainer(TrainerContext context)
             context_.fault.at(Fault::phase_of(phase), step);
           },
           [this](const std::string& text) { console_.warn(text); }),
-      // One step runs before the clock is read again, and the steps that are queued by then run too.
+      // One step runs before the clock is read again, and the steps that are queued or begun by then run too.
       wall_clock_limit_(config_.limits.seconds(context_.launched.unix_seconds),
-                        training_.table().num_parameters(), 1 + training_.num_to_leave_unread()),
+                        training_.table().num_parameters(),
+                        1 + training_.num_to_leave_unread() + static_cast<std::size_t>(lag_of(config_))),
       last_step_(config_.limits.last_step()),
       step_(context_.step),
       read_(context_.samples.dataset()),
       is_asynchronous_(config_.parallel.is_asynchronous()),
-      lag_(is_asynchronous_ ? (config_.parallel.pipeline - 1) / config_.train.accumulation + 2 : 0) {
+      lag_(lag_of(config_)) {
   guard_.loss_scale = config_.train.loss_scale;
   if (config_.checkpoint.async) {
     snapshot_.emplace(backend_, session_.ledger(), MemoryCategory::snapshot,
@@ -244,17 +255,22 @@ void Trainer::read_step() {
   const StepResults& results = training_.results();
   wall_clock_limit_.note_step(results.seconds);
   if (checkpoint_begin_) wall_clock_limit_.note_unfinished_checkpoint(seconds_since(*checkpoint_begin_));
-  const int stages = is_asynchronous_ ? static_cast<int>(config_.parallel.pipeline) : 1;
+  std::vector<int> stages = {0};
+  for (int stage = 1; is_asynchronous_ && stage < config_.parallel.pipeline; ++stage)
+    stages.push_back(static_cast<int>(config_.parallel.tensor) * config_.parallel.first_replica(stage));
+  StepGather gather(session_, results, own_stop_request(), stages);
+  // Of stages that do not wait for each other, later steps are under way when the others' measurements
+  // arrive.
+  if (is_asynchronous_) queued.traffic = subtract(session_.traffic().table(), before);
   read_steps_.push_back({.queued = std::move(queued),
                          .scalars = results.scalars,
-                         .gather = StepGather(session_, results, own_stop_request(), stages),
+                         .gather = std::move(gather),
                          .before = std::move(before)});
 }
 
 std::optional<TrainResult> Trainer::finish_step(ReadStep finished) {
   const StepObservation seen = finished.gather.take();
   const std::int64_t step = finished.queued.step;
-  // Of stages that do not wait for each other, later steps are under way.
   if (!is_asynchronous_) finished.queued.traffic = subtract(session_.traffic().table(), finished.before);
   if (step == config_.profile_step) write_trace();
   StepScalars& scalars = finished.scalars;
@@ -337,12 +353,12 @@ bool Trainer::evaluates_after(std::int64_t step) const {
 }
 
 /// Returns whether something that needs the results or weights of `step` may be due after it, or whether it
-/// or, of steps that do not overlap, the next one is traced: a traced step runs alone.
+/// or the next step is traced: a traced step runs alone.
 bool Trainer::pauses_after(std::int64_t step) const {
   const auto is_due = [&](std::int64_t every) { return every > 0 && step % every == 0; };
   return checkpoint_due_ || is_due(config_.checkpoint.every) || evaluates_after(step) ||
          is_due(config_.guard_settings.replica_check_every) || step == config_.profile_step ||
-         (step + 1 == config_.profile_step && !is_asynchronous_);
+         step + 1 == config_.profile_step;
 }
 
 std::int64_t Trainer::last_to_begin(std::int64_t step) const {
@@ -385,10 +401,11 @@ void Trainer::before(const Action& action, std::int64_t step) {
     session_.recorder().set_phase(step, name_of(action.kind));
   } else {
     const Schedule& schedule = program_.schedule();
+    const bool names_chunk = !is_message(action.kind) && schedule.rules.empty();
     std::array<char, 64> text{};
     auto end = fmt::format_to_n(text.data(), text.size(), "stage {}, {}",
                                 session_.grid().coordinates().index(Axis::pipeline),
-                                ActionText(action, is_message(action.kind) ? 0 : schedule.chunks).view());
+                                ActionText(action, names_chunk ? schedule.chunks : 0).view());
     if (!schedule.rules.empty() && is_of_micro_batch(action.kind) && !is_message(action.kind)) {
       const std::size_t size = std::min(end.size, text.size());
       end = fmt::format_to_n(text.data() + size, text.size() - size, ", weights {}",

@@ -77,6 +77,7 @@ struct PlannedProduct {
   bool bias = false;         ///< added in forward
   bool accumulates = false;  ///< some of the products add to the gradient
   bool versioned = true;     ///< the weight keeps its place from step to step and has a version
+  int places = 1;  ///< of the weight: several versions are kept, each of which may have a packed copy
 };
 
 /// The attention of a run's blocks; batch is 0 if a model has none.

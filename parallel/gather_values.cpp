@@ -41,9 +41,18 @@ std::vector<std::int64_t> gather_values(ComputeBackend& backend, Communicator& g
 std::vector<std::int64_t> values_of_last_chunk(ComputeBackend& backend, const ProcessGrid& grid,
                                                const std::vector<std::int64_t>& own) {
   if (grid.coordinates().extent(Axis::pipeline) == 1) return own;
-  const std::vector<std::int64_t> all = gather_values(backend, grid.group({Axis::pipeline}), own);
-  const auto first = all.begin() + grid.coordinates().last_stage() * std::ssize(own);
+  const Coordinates& at = grid.coordinates();
+  const AxisSet stages = at.is_uneven() ? data_axes.with({Axis::pipeline}) : AxisSet{Axis::pipeline};
+  const std::vector<std::int64_t> all = gather_values(backend, grid.group(stages), own);
+  const std::int64_t last = at.is_uneven() ? at.first_replica(at.last_stage()) : at.last_stage();
+  const auto first = all.begin() + last * std::ssize(own);
   return {first, first + std::ssize(own)};
+}
+
+std::vector<std::int64_t> values_of_readers(ComputeBackend& backend, const ProcessGrid& grid,
+                                            const std::vector<std::int64_t>& own) {
+  const std::vector<std::int64_t> last = values_of_last_chunk(backend, grid, own);
+  return grid.coordinates().is_uneven() ? last : gather_values(backend, grid.group(loss_axes), last);
 }
 
 int passes_per_agreement(const Coordinates& coordinates) {

@@ -45,6 +45,11 @@ class ValueGatherer {
 std::vector<std::int64_t> values_of_last_chunk(ComputeBackend& backend, const ProcessGrid& grid,
                                                const std::vector<std::int64_t>& own);
 
+/// Returns the values of all ranks that read different samples of an evaluation, as the rank with the last
+/// chunk of each has them. Collective over all of them and their stages.
+std::vector<std::int64_t> values_of_readers(ComputeBackend& backend, const ProcessGrid& grid,
+                                            const std::vector<std::int64_t>& own);
+
 /// Returns after how many forward passes the ranks agree again whether to stop: to agree, the stages wait for
 /// each other, and the pipeline runs empty.
 int passes_per_agreement(const Coordinates& coordinates);

@@ -100,9 +100,10 @@ __global__ void update(AdamWStep args, const StepFactors* factors, W* weights, c
   const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x) * group;
   if (first >= n) return;
   const int count = static_cast<int>(first + group <= n ? group : n - first);
-  const W* source = args.previous ? static_cast<const W*>(args.previous.data) : weights;
+  const bool has_previous = args.previous.data != nullptr;
+  const W* source = has_previous ? static_cast<const W*>(args.previous.data) : weights;
   if (args.scalars->skip != 0) {
-    if (args.previous) store_group(weights + first, count, load_group(source + first, count));
+    if (has_previous) store_group(weights + first, count, load_group(source + first, count));
     return;
   }
   const StepFactors step = *factors;

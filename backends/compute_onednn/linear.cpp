@@ -184,7 +184,7 @@ std::size_t OnednnOperations::workspace(const PlannedWork& work) {
     } else {
       const std::size_t all = make_products(products, p, p.rows, true, p.accumulates);
       const std::size_t last = p.last_rows > 0 ? make_products(products, p, p.last_rows, false, true) : 0;
-      copies += std::max(all, last);  // one per weight and use
+      copies += std::max(all, last) * static_cast<std::size_t>(p.places);  // one per weight, version and use
     }
   }
   omp_set_num_threads(threads);

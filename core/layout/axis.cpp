@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/layout/axis.hpp"
 
+#include <algorithm>
+
 #include "core/base/error.hpp"
 
 namespace mylos {
@@ -26,6 +28,26 @@ Coordinates::Coordinates(const GridExtents& extents, int world_size, int rank)
                extents.replicate,
                extents.pipeline,
                1} {
+  if (!extents.replicas.empty()) {
+    first_replicas_ = {0};
+    for (const int replicas : extents.replicas) first_replicas_.push_back(first_replicas_.back() + replicas);
+    const int number = rank / extents.tensor;
+    const int stage =
+        static_cast<int>(std::ranges::upper_bound(first_replicas_, number) - first_replicas_.begin()) - 1;
+    const bool fits =
+        std::ranges::min(extents.replicas) >= 1 && world_size == extents.tensor * first_replicas_.back();
+    if (!fits)
+      fail(ExitCode::usage, "replicas need {} ranks, but {} were started",
+           extents.tensor * first_replicas_.back(), world_size);
+    const auto place = [](Axis axis) { return static_cast<std::size_t>(axis); };
+    extents_[place(Axis::replicate)] = extents.replicas[static_cast<std::size_t>(stage)];
+    extents_[place(Axis::pipeline)] = static_cast<int>(extents.replicas.size());
+    indices_[place(Axis::tensor)] = rank % extents.tensor;
+    indices_[place(Axis::replicate)] = number - first_replicas_[static_cast<std::size_t>(stage)];
+    indices_[place(Axis::pipeline)] = stage;
+    last_stage_ = extent(Axis::pipeline) - 1;
+    return;
+  }
   std::int64_t needed = 1;
   for (const int extent : extents_) {
     if (extent < 1)
@@ -53,6 +75,10 @@ Coordinates::Coordinates(const GridExtents& extents, int world_size, int rank)
 
 int Coordinates::extent(AxisSet axes) const {
   int product = 1;
+  if (is_uneven() && axes.contains(Axis::replicate) && axes.contains(Axis::pipeline)) {
+    product = first_replicas_.back();
+    axes = axes.without({Axis::replicate, Axis::pipeline});
+  }
   for (int i = 0; i <= num_axes; ++i) {
     if (axes.contains(static_cast<Axis>(i))) product *= extent(static_cast<Axis>(i));
   }
@@ -62,9 +88,16 @@ int Coordinates::extent(AxisSet axes) const {
 int Coordinates::index(AxisSet axes) const {
   int position = 0;
   int stride = 1;
+  const bool counts_replicas = is_uneven() && axes.contains(Axis::replicate) && axes.contains(Axis::pipeline);
   for (int i = 0; i <= num_axes; ++i) {
     const auto axis = static_cast<Axis>(i);
     if (!axes.contains(axis)) continue;
+    if (counts_replicas && axis == Axis::replicate) continue;
+    if (counts_replicas && axis == Axis::pipeline) {
+      position += stride * (first_replicas_[static_cast<std::size_t>(index(axis))] + index(Axis::replicate));
+      stride *= first_replicas_.back();
+      continue;
+    }
     position += stride * index(axis);
     stride *= extent(axis);
   }
@@ -77,6 +110,7 @@ AxisSet Coordinates::used_axes() const {
     if (extent(static_cast<Axis>(i)) > 1) used = used.with({static_cast<Axis>(i)});
   }
   if (ends_are_apart_) used = used.with({Axis::embedding});
+  if (is_uneven()) used = used.with({Axis::replicate});  // on every rank
   return used;
 }
 

@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace mylos {
 
@@ -72,6 +73,9 @@ struct GridExtents {
   int pipeline = 1;
   int expert = 1;
   int context = 1;
+  /// Of an asynchronous pipeline whose stages have unequal numbers of replicas: those numbers, which replace
+  /// `replicate` and `pipeline`. The ranks of a stage follow one another.
+  std::vector<int> replicas{};
   // The stages with the first and the last chunk of the model.
   int first_stage = 0;
   int last_stage = -1;  ///< -1: the last one
@@ -79,7 +83,9 @@ struct GridExtents {
 
 /// A rank's place in the grid: rank = tensor + T (context + C (expert + E (shard + S (replicate + R
 /// pipeline)))), where T, C, E, S and R are the extents of the tensor, context, expert, shard and replicate
-/// axes. The default is a grid of one rank.
+/// axes. If the stages have unequal numbers of replicas, replicate + R pipeline is replaced by the number of
+/// the replica, counted stage by stage; R is then that of the rank's own stage. The default is a grid of one
+/// rank.
 class Coordinates {
  public:
   Coordinates() { extents_.fill(1); }
@@ -90,6 +96,14 @@ class Coordinates {
   int index(Axis axis) const { return indices_[static_cast<std::size_t>(axis)]; }
   /// Returns the number of ranks that differ from this rank along `axes` only, this rank included.
   int extent(AxisSet axes) const;
+  /// Whether the stages have unequal numbers of replicas.
+  bool is_uneven() const { return !first_replicas_.empty(); }
+  /// Then the number of a stage's first replica, counted stage by stage.
+  int first_replica(int stage) const { return first_replicas_[static_cast<std::size_t>(stage)]; }
+  /// Ranks that read different samples of an evaluation, and this rank's number among them. If the stages
+  /// have unequal numbers of replicas, only the first of each takes part.
+  int num_readers() const { return is_uneven() ? 1 : extent(sample_axes); }
+  int reader() const { return is_uneven() ? 0 : index(sample_axes); }
   /// Whether the first and the last chunk of the model lie on different ranks.
   bool ends_are_apart() const { return ends_are_apart_; }
   /// The stage with the last chunk, and whether this rank is on it.
@@ -103,6 +117,7 @@ class Coordinates {
  private:
   std::array<int, num_axes + 1> extents_{};
   std::array<int, num_axes + 1> indices_{};
+  std::vector<int> first_replicas_;  // by stage, counted stage by stage, with the end; empty if all are equal
   bool ends_are_apart_ = false;
   int last_stage_ = 0;
 };

@@ -135,6 +135,11 @@ void ModelExecutor::renew_versions() {
 
 void ModelExecutor::set_version(std::int64_t version) {
   std::ranges::fill(newest_, version);
+  for (std::vector<Bound>& versions : weights_) {
+    for (Bound& older : versions) {
+      if (versions.size() > 1) older.version = new_weight_version();
+    }
+  }
   renew_versions();
 }
 
@@ -285,14 +290,13 @@ void ModelExecutor::run_pass(std::string_view name, const Pass& pass) {
   });
 }
 
-void ModelExecutor::run_message(std::span<const Action> actions, std::size_t index, const Pass& pass) {
-  const auto is_message_at = [&](std::size_t i) { return i < actions.size() && is_message(actions[i].kind); };
-  Communicator& stages = grid_.group({Axis::pipeline});
-  if (!is_message_at(index - 1)) stages.begin_messages();
+void ModelExecutor::run_message(const Action& action, const Pass& pass, bool begins, bool ends) {
+  Communicator& stages = grid_.group(call_of(pass.program->entries.front())->group);
+  if (begins) stages.begin_messages();
   const int chunks = program_.config().cuts().chunks;
   const bool has_several = chunks > program_.coordinates().extent(Axis::pipeline);
-  run_pass(ActionText(actions[index], has_several ? chunks : 0).view(), pass);
-  if (!is_message_at(index + 1)) stages.end_messages();
+  run_pass(ActionText(action, has_several ? chunks : 0).view(), pass);
+  if (ends) stages.end_messages();
 }
 
 template <class Visit>
@@ -300,7 +304,10 @@ void ModelExecutor::run_list(std::string_view name, const ForwardList& list, con
   for (std::size_t i = 0; i < list.passes.size(); ++i) {
     slot_ = static_cast<std::size_t>(list.actions[i].micro_batch);
     if (is_message(list.actions[i].kind)) {
-      run_message(list.actions, i, list.passes[i]);
+      const auto is_message_at = [&](std::size_t at) {
+        return at < list.actions.size() && is_message(list.actions[at].kind);
+      };
+      run_message(list.actions[i], list.passes[i], !is_message_at(i - 1), !is_message_at(i + 1));
     } else {
       run_pass(name, list.passes[i]);
     }
@@ -356,7 +363,7 @@ void ModelExecutor::run(const Occurrence& occurrence, const ActionScope& scope) 
   const ActionText text(action, chunks);
   const std::string_view name = chunks > 1 ? text.view() : name_of(action.kind);
   if (is_message(action.kind)) {
-    run_message(program_.schedule().actions, occurrence.index, pass);
+    run_message(action, pass, scope.begins_messages, scope.ends_messages);
   } else if (graphs_ && scope.as_graphs) {
     const auto places = static_cast<std::size_t>(program_.schedule().ahead()) + 1;
     const std::size_t place = static_cast<std::size_t>(occurrence.step) % places;

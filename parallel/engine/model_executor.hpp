@@ -41,6 +41,9 @@ struct ActionScope {
   void* guard_input = nullptr;
   /// The version of the weights that a pass reads or the update makes (VersionRule).
   std::int64_t version = 0;
+  /// Of a message: whether it is the first, and the last, of those that are posted together.
+  bool begins_messages = true;
+  bool ends_messages = true;
   /// Whether to queue the operations between two communications as a graph, if the executor was made with
   /// graphs.
   bool as_graphs = false;
@@ -163,8 +166,8 @@ class ModelExecutor {
   const Binding& binding_of(const EntryPlace& place) const {
     return bindings_[place.slot < 0 ? slot_ : static_cast<std::size_t>(place.slot)];
   }
-  /// Runs the pass of a message; neighbouring messages of a list are posted together.
-  void run_message(std::span<const Action> actions, std::size_t index, const Pass& pass);
+  /// Runs the pass of a message, which may begin and end those that are posted together.
+  void run_message(const Action& action, const Pass& pass, bool begins, bool ends);
   /// Queues an entry; `name` and `number` are those of the pass and of the entry within it.
   void queue(std::string_view name, std::size_t number, const Entry& entry, const Binding& binding);
   void await(const Await& op);

@@ -109,8 +109,7 @@ int message_of(const Action& action, const ModelPrograms& programs) {
   return action.kind == ActionKind::send_backward ? chunk.input_gradient : chunk.output_gradient;
 }
 
-Entry entry_of_message(const Action& action, int storage, const Storages& storages) {
-  constexpr AxisSet stages = {Axis::pipeline};
+Entry entry_of_message(const Action& action, int storage, const Storages& storages, AxisSet stages) {
   require(storage >= 0, "a message carries the residual stream or its gradient between chunks");
   const auto bytes = static_cast<std::int64_t>(storages.at(storage).bytes);
   const TensorRef buffer = Storages::flat(storage, 0, DType::uint8, bytes);
@@ -370,7 +369,7 @@ RankProgram::RankProgram(const StepConfig& config, const Coordinates& coordinate
               ? Schedule()
               : std::move(config.parallel.schedules(
                     config.train.accumulation,
-                    config.model.tied)[static_cast<std::size_t>(coordinates.index(Axis::pipeline))])) {}
+                    config.model.tied)[static_cast<std::size_t>(config.parallel.list_of(coordinates))])) {}
 
 RankProgram::RankProgram(const StepConfig& config, const Coordinates& coordinates, RankRole role,
                          Schedule schedule)
@@ -482,8 +481,8 @@ void RankProgram::make_passes() {
       pass.program = &updates_[static_cast<std::size_t>(update_of(action.chunk))].program;
     } else if (is_message(action.kind)) {
       pass.program = &messages_.emplace_back();
-      messages_.back().entries.push_back(
-          entry_of_message(action, message_of(action, programs_), programs_.storages));
+      messages_.back().entries.push_back(entry_of_message(
+          action, message_of(action, programs_), programs_.storages, config_.parallel.message_axes()));
       pass.micro_batch = action.micro_batch;
     } else {
       pass.program = &program_of(action, programs_);
@@ -503,14 +502,20 @@ ForwardList RankProgram::forward_list(const Of& of, int micro_batches) {
   ForwardList list{.actions = all[static_cast<std::size_t>(coordinates_.index(Axis::pipeline))].actions,
                    .passes = {},
                    .micro_batches = micro_batches};
-  for (const Action& action : list.actions) {
+  // If the stages have unequal numbers of replicas, the first of each takes part.
+  const bool is_uneven = coordinates_.is_uneven();
+  if (is_uneven && coordinates_.index(Axis::replicate) > 0) list.actions.clear();
+  for (Action& action : list.actions) {
+    if (is_uneven && is_message(action.kind)) action.peer = config_.parallel.first_replica(action.peer);
     const auto& forward = of(static_cast<std::size_t>(action.chunk));
     Pass& pass = list.passes.emplace_back();
     pass.program = &forward.program;
     if (!is_message(action.kind)) continue;
     const int storage = is_sent(action.kind) ? forward.output : forward.input;
     pass.program = &messages_.emplace_back();
-    messages_.back().entries.push_back(entry_of_message(action, storage, programs_.storages));
+    messages_.back().entries.push_back(
+        entry_of_message(action, storage, programs_.storages,
+                         is_uneven ? config_.parallel.message_axes() : AxisSet{Axis::pipeline}));
   }
   return list;
 }

@@ -29,7 +29,9 @@ class RankState {
   /// Return a part of the weights (count), in the compute type, and of the gradient of the last step. The
   /// held part of the unit contains it.
   TensorRef weights(const UnitPart& part) const { return executor_.bound(program_.holding().weights(part)); }
-  /// The same of one of the versions that are kept.
+  /// The number of versions of a unit's weights that are kept; version t has the same memory as t modulo it.
+  int num_versions(int unit) const { return static_cast<int>(program_.versions_of_weights(unit).size()); }
+  /// The same of one of these versions.
   TensorRef weights(const UnitPart& part, std::int64_t version) const {
     return executor_.bound(program_.holding().weights(part), version);
   }

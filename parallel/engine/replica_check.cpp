@@ -122,7 +122,7 @@ bool has_copies(const RankState& state, const ProcessGrid& grid) {
   if (grid.coordinates().ends_are_apart() && state.config().model.tied) return true;
   AxisSet axes = tensor_axis;
   for (int unit = 0; unit < state.table().num_units(); ++unit) axes = axes.with(state.copy_axes(unit));
-  return grid.coordinates().extent(axes) > 1;
+  return axes.common(grid.coordinates().used_axes()) != AxisSet();
 }
 
 }  // namespace
@@ -135,6 +135,11 @@ std::vector<StateHash> hash_states(ComputeBackend& backend, const RankState& sta
     const TensorRef master = state.master(i);
     std::vector<std::pair<std::string, TensorRef>> held = {{"", weights}};
     if (master.data != weights.data) held.emplace_back("the master of ", master);
+    const int versions = state.num_versions(state.owned()[i].unit);
+    for (int place = 0; versions > 1 && place < versions; ++place) {
+      const TensorRef older = state.weights(state.owned()[i], place);
+      if (older.data != weights.data) held.emplace_back("an older version of ", older);
+    }
     for (std::size_t s = 0; s < state.optimizer().states.size(); ++s) {
       std::string name = state.optimizer().states[s];
       std::ranges::replace(name, '_', ' ');

@@ -130,13 +130,17 @@ void TrainingStep::run(std::int64_t step, std::int64_t last, StepDriver& driver)
   slot.num_spans = 0;
   const bool is_begun = program_.schedule().ahead() > 0 && begun_ >= step;
   if (!is_begun) begun_ = step - 1;
-  program_.schedule().for_each_action(step, is_begun, last, [&](const Occurrence& occurrence) {
+  occurrences_.clear();
+  program_.schedule().for_each_action(
+      step, is_begun, last, [&](const Occurrence& occurrence) { occurrences_.push_back(occurrence); });
+  for (std::size_t i = 0; i < occurrences_.size(); ++i) {
+    const Occurrence& occurrence = occurrences_[i];
     const Action& action = program_.schedule().actions[occurrence.index];
     if (occurrence.step > begun_) begin(occurrence.step);
     driver.before(action, occurrence.step);
-    execute(occurrence, driver);
+    execute(i, driver);
     driver.after(action, occurrence.step);
-  });
+  }
   // What is under way would be awaited by passes that may never come.
   if (program_.schedule().ahead() > 0 && step == last) executor_.settle();
   slot.outputs.download(guard_state(), 0, sizeof(GuardState));
@@ -186,8 +190,13 @@ void TrainingStep::end_wait() {
   slot_of(num_run_).spans[wait_].end.record();
 }
 
-void TrainingStep::execute(const Occurrence& occurrence, StepDriver& driver) {
+void TrainingStep::execute(std::size_t number, StepDriver& driver) {
+  const Occurrence& occurrence = occurrences_[number];
   const Action& action = program_.schedule().actions[occurrence.index];
+  // Messages that follow one another are posted together, where none between them is left out.
+  const auto is_message_at = [&](std::size_t at) {
+    return at < occurrences_.size() && is_message(program_.schedule().actions[occurrences_[at].index].kind);
+  };
   const bool is_pass = is_of_micro_batch(action.kind);
   const std::int64_t first = is_pass ? first_sample(action.micro_batch) : 0;
   if (is_pass && executor_.begin(occurrence) && executor_.needs_tokens()) {
@@ -206,6 +215,8 @@ void TrainingStep::execute(const Occurrence& occurrence, StepDriver& driver) {
                              .scalars = &memory->scalars,
                              .guard_input = &memory->guard_input,
                              .version = version_of(action, occurrence.step),
+                             .begins_messages = !is_message_at(number - 1),
+                             .ends_messages = !is_message_at(number + 1),
                              .as_graphs = as_graphs(),
                              .observer = this});
   trace_.set_pass(-1, -1);
@@ -215,13 +226,14 @@ std::int64_t TrainingStep::version_of(const Action& action, std::int64_t step) c
   const Schedule& schedule = program_.schedule();
   if (action.kind == ActionKind::step) return step;
   if (schedule.rules.empty() || !is_of_micro_batch(action.kind)) return step - 1;
-  const std::int64_t own = (step - 1) * schedule.micro_batches + action.micro_batch;
-  const std::int64_t number = own * schedule.replicas + program_.coordinates().index(sample_axes);
+  const std::int64_t number = (step - 1) * schedule.micro_batches + action.micro_batch;
   return std::max(oldest_, schedule.rules[static_cast<std::size_t>(action.chunk)].version_of(number));
 }
 
 std::int64_t TrainingStep::first_sample(int micro_batch) const {
   const TrainConfig& train = config_.train;
+  // The lists of an asynchronous pipeline number the micro-batches of all replicas.
+  if (!program_.schedule().rules.empty()) return micro_batch * train.micro_batch;
   return micro_batch * train.sample_stride() + program_.coordinates().index(sample_axes) * train.micro_batch;
 }
 

@@ -129,7 +129,8 @@ class TrainingStep final : private ActionObserver {
     Clock::time_point start;
   };
 
-  void execute(const Occurrence& occurrence, StepDriver& driver);
+  /// Executes an action of `occurrences_`.
+  void execute(std::size_t number, StepDriver& driver);
   /// The first step does not use graphs, because libraries choose algorithms and allocate memory when they
   /// first see an operation. Nor does a traced step, because a trace shows each operation separately.
   bool as_graphs() const { return graphs_ && num_run_ > 0 && !trace_.on(); }
@@ -154,6 +155,7 @@ class TrainingStep final : private ActionObserver {
   std::vector<std::int32_t> tokens_;  // a micro-batch (B, T + 1)
   std::array<Slot, 2> slots_;
   std::array<TransferBuffer, 2> inputs_;  // StepScalars of the steps that begin, used alternately
+  std::vector<Occurrence> occurrences_;   // of the step that runs
   std::int64_t begun_ = 0;                // the last step that was begun
   std::int64_t oldest_ = 0;               // version of the weights
   std::size_t num_run_ = 0;               // number of steps so far

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "parallel/layout/parallel_layout.hpp"
 
+#include <algorithm>
+
 #include "core/base/error.hpp"
 #include "core/base/join.hpp"
 #include "parallel/schedule/messages.hpp"
@@ -12,7 +14,8 @@ GridExtents ParallelLayout::extents() const {
   GridExtents extents{.replicate = static_cast<int>(data / shard),
                       .shard = static_cast<int>(shard),
                       .tensor = static_cast<int>(tensor),
-                      .pipeline = static_cast<int>(pipeline)};
+                      .pipeline = static_cast<int>(pipeline),
+                      .replicas = replicas};
   if (pipeline > 1) {
     const std::vector<int> stages = stages_of_chunks();
     extents.first_stage = stages.front();
@@ -22,16 +25,21 @@ GridExtents ParallelLayout::extents() const {
 }
 
 ScheduleScope ParallelLayout::scope(std::int64_t micro_batches) const {
-  return {.micro_batches = static_cast<int>(micro_batches),
-          .stages = static_cast<int>(pipeline),
-          .chunks = static_cast<int>(emulated_stages > 1    ? emulated_stages
-                                     : schedule->chunks > 0 ? schedule->chunks
-                                                            : chunks),
-          .replicas = static_cast<int>(data),
-          .in_flight = static_cast<int>(in_flight),
-          .times = times,
-          .file = schedule_file,
-          .values = &values};
+  // The lists of an asynchronous pipeline number the micro-batches of all replicas.
+  std::vector<int> own_replicas;
+  for (int stage = 0; stage < pipeline && schedule->is_asynchronous(); ++stage)
+    own_replicas.push_back(replicas_of(stage));
+  return {
+      .micro_batches = static_cast<int>(schedule->is_asynchronous() ? micro_batches * data : micro_batches),
+      .stages = static_cast<int>(pipeline),
+      .chunks = static_cast<int>(emulated_stages > 1    ? emulated_stages
+                                 : schedule->chunks > 0 ? schedule->chunks
+                                                        : chunks),
+      .replicas = own_replicas,
+      .in_flight = static_cast<int>(in_flight),
+      .times = times,
+      .file = schedule_file,
+      .values = &values};
 }
 
 std::set<int> ParallelLayout::held_chunks(const Coordinates& coordinates) const {
@@ -47,10 +55,7 @@ std::vector<Schedule> ParallelLayout::schedules(std::int64_t micro_batches, bool
   const ScheduleScope own = scope(micro_batches);
   std::vector<Schedule> stages = schedule->make(own);
   if (schedule->rules != nullptr) {
-    for (Schedule& stage : stages) {
-      stage.rules = schedule->rules(own);
-      stage.replicas = own.replicas;
-    }
+    for (Schedule& stage : stages) stage.rules = schedule->rules(own);
   }
   if (own.num_chunks() == 1) return stages;
   if (stages.size() > 1) stages = with_messages(stages, own.times);
@@ -59,10 +64,18 @@ std::vector<Schedule> ParallelLayout::schedules(std::int64_t micro_batches, bool
   return stages;
 }
 
+int ParallelLayout::most_ahead(std::int64_t micro_batches) const {
+  int most = 0;
+  for (const Schedule& list : schedule->make(scope(micro_batches))) most = std::max(most, list.ahead());
+  return most;
+}
+
 std::vector<AxisSet> ParallelLayout::groups() const {
   std::vector<AxisSet> groups = {loss_axes, all_axes};
   if (tensor > 1) groups.emplace_back(AxisSet{Axis::tensor});
-  if (pipeline > 1) groups.insert(groups.end(), {AxisSet{Axis::pipeline}, AxisSet{Axis::embedding}});
+  if (pipeline > 1 && replicas.empty())
+    groups.insert(groups.end(), {AxisSet{Axis::pipeline}, AxisSet{Axis::embedding}});
+  if (is_asynchronous()) groups.insert(groups.end(), {message_axes(), all_axes.without({Axis::pipeline})});
   if (shard > 1) groups.push_back(loss_axes.without({Axis::replicate}));
   if (shard > 1 && shard < data) groups.emplace_back(AxisSet{Axis::replicate});
   return groups;

@@ -16,10 +16,13 @@
 namespace mylos {
 
 struct ParallelLayout {
-  std::int64_t tensor = 1;           ///< ranks that divide the matrices of the blocks
-  TensorSplits splits{};             ///< what else these ranks divide
-  std::int64_t data = 1;             ///< ranks that read different samples
-  std::int64_t pipeline = 1;         ///< stages
+  std::int64_t tensor = 1;    ///< ranks that divide the matrices of the blocks
+  TensorSplits splits{};      ///< what else these ranks divide
+  std::int64_t data = 1;      ///< ranks that read different samples
+  std::int64_t pipeline = 1;  ///< stages
+                              /// Ranks of each stage that take micro-batches in turn, if their numbers are
+                              /// unequal; then `data` is 1.
+  std::vector<int> replicas{};
   std::int64_t chunks = 1;           ///< parts of the model per stage, unless the schedule has its own number
   std::int64_t emulated_stages = 1;  ///< of an asynchronous schedule, on ranks that hold the whole model
   std::vector<int> cuts{};  ///< the first blocks of chunks 1, 2, ... (ModelCuts); empty: as even as possible
@@ -41,12 +44,34 @@ struct ParallelLayout {
   }
   /// The chunks that the rank at `coordinates` holds.
   std::set<int> held_chunks(const Coordinates& coordinates) const;
-  /// What all stages do with a step of `micro_batches`, messages included. Throws ExitCode::usage if the
+  /// What all stages do with a step of `micro_batches` per rank along the data axis, messages included; of an
+  /// asynchronous pipeline what each replica does, by `list_of`. Throws ExitCode::usage if the
   /// lists of several chunks have a problem (find_problems).
   std::vector<Schedule> schedules(std::int64_t micro_batches, bool is_tied = true) const;
+  /// The most steps that a rank of an asynchronous pipeline begins before one has ended.
+  int most_ahead(std::int64_t micro_batches) const;
   /// Whether the stages go on without waiting for each other's updates.
   bool is_asynchronous() const { return pipeline > 1 && schedule->is_asynchronous(); }
-  std::int64_t world_size() const { return tensor * data * pipeline; }
+  /// The ranks that exchange the messages of a step, by number of their list.
+  AxisSet message_axes() const {
+    return schedule->is_asynchronous() && (data > 1 || !replicas.empty()) ? data_axes.with({Axis::pipeline})
+                                                                          : AxisSet{Axis::pipeline};
+  }
+  int list_of(const Coordinates& coordinates) const {
+    return coordinates.index(schedule->is_asynchronous() ? data_axes.with({Axis::pipeline})
+                                                         : AxisSet{Axis::pipeline});
+  }
+  int replicas_of(int stage) const {
+    return replicas.empty() ? static_cast<int>(data) : replicas[static_cast<std::size_t>(stage)];
+  }
+  /// The number of the first replica of a stage, counted stage by stage; of the number of stages, that of
+  /// all.
+  int first_replica(int stage) const {
+    int first = 0;
+    for (int s = 0; s < stage; ++s) first += replicas_of(s);
+    return first;
+  }
+  std::int64_t world_size() const { return tensor * first_replica(static_cast<int>(pipeline)); }
   /// The groups of ranks in which a run communicates: the ranks that compute terms of one loss, all ranks,
   /// the ranks along the tensor and pipeline axes, and the groups of the exchange.
   std::vector<AxisSet> groups() const;

@@ -56,7 +56,12 @@ class CutChoice {
         stages_(kind.stages_of_chunks(scope)) {
     require(num_chunks_ <= num_units_, "every chunk has a unit");
     const int most = 8 * scope.stages;
-    if (scope.micro_batches > most && scope.file.empty()) {
+    if (kind.is_asynchronous()) {
+      // The order of the passes does not depend on the length of a step.
+      int unit = 1;
+      for (int stage = 0; stage < scope.stages; ++stage) unit = std::lcm(unit, scope.replicas_of(stage));
+      sizes_ = {(std::min(scope.micro_batches, most) + unit - 1) / unit * unit};
+    } else if (scope.micro_batches > most && scope.file.empty()) {
       sizes_ = {most / 2, most};
     } else {
       sizes_ = {scope.micro_batches};
@@ -241,8 +246,14 @@ CutChoice::SimulatedCost CutChoice::simulate_step(const Cut& cut, std::size_t si
                      .memory = by_stage(chunks, [](const UnitCost& chunk) {
                        return bytes_per_parameter * static_cast<double>(chunk.parameters);
                      })};
-  for (std::size_t stage = 0; stage < lists.size(); ++stage)
-    cost.memory[stage] += static_cast<double>(most_kept(lists[stage], chunks));
+  for (std::size_t list = 0; list < lists.size(); ++list) {
+    const std::size_t stage =
+        kind_.is_asynchronous() ? static_cast<std::size_t>(*lists[list].held_chunks().begin()) : list;
+    double& memory = cost.memory[stage];
+    // Replicas of a stage keep the same.
+    if (stage != list && list > 0 && lists[list - 1].held_chunks() == lists[list].held_chunks()) continue;
+    memory += static_cast<double>(most_kept(lists[list], chunks));
+  }
   return cost;
 }
 

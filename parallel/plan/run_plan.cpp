@@ -152,7 +152,9 @@ std::vector<PlannedProduct> products(const RankProgram& program, std::int64_t th
                  .transposed = !op.w.contiguous(),
                  .bias = static_cast<bool>(op.bias),
                  .accumulates = config.train.accumulation > 1 && persists(gradients),
-                 .versioned = persists(weights)};
+                 .versioned = persists(weights),
+                 .places = static_cast<int>(
+                     std::ssize(program.versions_of_weights(program.storages().at(weights).unit)))};
     } else if constexpr (requires { op.dw, op.accumulate; }) {
       PlannedProduct& product = product_of(op.dw);
       product.accumulates = product.accumulates || op.accumulate;
@@ -230,12 +232,13 @@ RunPlan plan_of(const StepConfig& config, const Platform& platform, int rank, Sc
 }  // namespace
 
 std::vector<RunPlan> make_plans(const StepConfig& config, const Platform& platform) {
-  const auto ranks_per_stage = static_cast<int>(config.parallel.world_size() / config.parallel.pipeline);
+  const ParallelLayout& layout = config.parallel;
   std::vector<Schedule> schedules = config.parallel.schedules(config.train.accumulation, config.model.tied);
   std::vector<RunPlan> plans;
-  for (Schedule& schedule : schedules) {
-    const int stage = static_cast<int>(plans.size());
-    plans.push_back(plan_of(config, platform, stage * ranks_per_stage, std::move(schedule)));
+  for (int stage = 0; stage < layout.pipeline; ++stage) {
+    const int rank = static_cast<int>(layout.tensor) * layout.first_replica(stage);
+    const auto list = static_cast<std::size_t>(layout.list_of(layout.coordinates(rank)));
+    plans.push_back(plan_of(config, platform, rank, std::move(schedules[list])));
   }
   return plans;
 }

@@ -23,14 +23,14 @@ class Player {
     outputs_.assign(chunks_ * micro_batches_, never);
     gradients_.assign(chunks_ * micro_batches_, never);
     link_free_.resize(stages.size() * stages.size());
-    stage_of_.assign(chunks_, 0);
+    stage_of_.assign(chunks_ * micro_batches_, 0);
     for (std::size_t stage = 0; stage < stages.size(); ++stage) {
       result_.stages.emplace_back().actions.resize(stages[stage].actions.size());
       for (const Action& action : stages[stage].actions) {
         const auto chunk = static_cast<std::size_t>(action.chunk);
         const auto micro_batch = static_cast<std::size_t>(action.micro_batch);
         require(chunk < chunks_ && micro_batch < micro_batches_, "passes are of the model and the step");
-        if (action.kind == ActionKind::forward) stage_of_[chunk] = stage;
+        if (action.kind == ActionKind::forward) stage_of_[place(chunk, action.micro_batch)] = stage;
       }
     }
   }
@@ -89,10 +89,10 @@ class Player {
   }
 
   /// When the result of a pass that ended now is there for chunk `consumer`, whose stage then goes on.
-  double arrival(std::size_t stage, std::size_t consumer) {
+  double arrival(std::size_t stage, std::size_t consumer, int micro_batch) {
     const double now = state_[stage].now;
     if (consumer >= chunks_) return now;  // none: also before the first chunk
-    const std::size_t to = stage_of_[consumer];
+    const std::size_t to = stage_of_[place(consumer, micro_batch)];
     if (to == stage) return now;
     wake(to);
     double& free = link_free_[stage * schedules_.size() + to];
@@ -116,10 +116,10 @@ class Player {
       result.actions[state.next] = {begin, state.now};
       result.busy += time;
       if (action.kind == ActionKind::forward) {
-        outputs_[place(chunk, action.micro_batch)] = arrival(stage, chunk + 1);
+        outputs_[place(chunk, action.micro_batch)] = arrival(stage, chunk + 1, action.micro_batch);
         result.activations = std::max(result.activations, ++state.kept);
       } else if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input) {
-        gradients_[place(chunk, action.micro_batch)] = arrival(stage, chunk - 1);
+        gradients_[place(chunk, action.micro_batch)] = arrival(stage, chunk - 1, action.micro_batch);
       }
       if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_weight) --state.kept;
     }
@@ -130,7 +130,7 @@ class Player {
   std::size_t chunks_ = 0;
   std::size_t micro_batches_ = 0;
   std::vector<PassTimes> times_;       // by chunk
-  std::vector<std::size_t> stage_of_;  // by chunk
+  std::vector<std::size_t> stage_of_;  // by chunk and micro-batch
   std::vector<double> outputs_;        // by chunk and micro-batch: when the next chunk has it
   std::vector<double> gradients_;      // likewise: when the previous chunk has that of the chunk's input
   std::vector<double> link_free_;      // by sender and receiver

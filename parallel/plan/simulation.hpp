@@ -46,11 +46,11 @@ struct Simulation {
   double idle_share(std::size_t stage) const { return 1.0 - stages[stage].busy / makespan; }
 };
 
-/// Plays schedules once: `stages[s]` is that of stage s, `times` those of the passes by chunk of the model
-/// (empty: each part of a pass takes 1). A forward pass waits for that of the previous chunk, a backward pass
-/// for that of the next chunk and its own forward pass, weight gradients for their `backward_input`. Messages
-/// follow from this: those in the lists, reductions and updates take no time and wait for nothing. The passes
-/// must be of the schedules' micro-batches and chunks.
+/// Plays schedules once: `stages[s]` is that of stage s, or of a replica that has some of the micro-batches,
+/// `times` those of the passes by chunk of the model (empty: each part of a pass takes 1). A forward pass
+/// waits for that of the previous chunk, a backward pass for that of the next chunk and its own forward pass,
+/// weight gradients for their `backward_input`. Messages follow from this: those in the lists, reductions and
+/// updates take no time and wait for nothing. The passes must be of the schedules' micro-batches and chunks.
 Simulation simulate(std::span<const Schedule> stages, std::span<const PassTimes> times = {},
                     const MessageTime& message = {});
 

@@ -50,15 +50,6 @@ int consumer_of(const Action& pass, int chunks) {
   return consumer < chunks ? consumer : -1;
 }
 
-/// The stage of each chunk.
-std::vector<std::uint32_t> stages_of_chunks(const std::vector<Schedule>& stages) {
-  std::vector<std::uint32_t> stage_of(static_cast<std::size_t>(stages.front().chunks));
-  for (std::uint32_t stage = 0; stage < stages.size(); ++stage) {
-    for (const int chunk : stages[stage].held_chunks()) stage_of[static_cast<std::size_t>(chunk)] = stage;
-  }
-  return stage_of;
-}
-
 /// The chunk that makes the input of a pass, or -1.
 int producer_of(const Action& pass, int chunks) {
   if (pass.kind == ActionKind::forward) return pass.chunk - 1;
@@ -66,16 +57,36 @@ int producer_of(const Action& pass, int chunks) {
   return is_back && pass.chunk + 1 < chunks ? pass.chunk + 1 : -1;
 }
 
+/// The list that runs each chunk of each micro-batch.
+class Owners {
+ public:
+  explicit Owners(const std::vector<Schedule>& lists)
+      : micro_batches_(static_cast<std::size_t>(lists.front().micro_batches)),
+        owners_(static_cast<std::size_t>(lists.front().chunks) * micro_batches_, -1) {
+    for (std::size_t list = 0; list < lists.size(); ++list) {
+      for (const Action& action : lists[list].actions) {
+        if (action.kind == ActionKind::forward) at(action.chunk, action.micro_batch) = static_cast<int>(list);
+      }
+    }
+  }
+  int& at(int chunk, int micro_batch) {
+    return owners_[static_cast<std::size_t>(chunk) * micro_batches_ + static_cast<std::size_t>(micro_batch)];
+  }
+
+ private:
+  std::size_t micro_batches_;
+  std::vector<int> owners_;
+};
+
 /// Adds the messages to schedules whose steps overlap.
-std::vector<Schedule> with_periodic_messages(std::vector<Schedule> stages) {
-  const std::vector<std::uint32_t> stage_of = stages_of_chunks(stages);
-  for (std::uint32_t stage = 0; stage < stages.size(); ++stage) {
-    Schedule& own = stages[stage];
-    const int chunks = own.chunks;
-    const auto peer_of = [&](int chunk) {
-      return chunk < 0 || stage_of[static_cast<std::size_t>(chunk)] == stage
-                 ? -1
-                 : static_cast<int>(stage_of[static_cast<std::size_t>(chunk)]);
+std::vector<Schedule> with_periodic_messages(std::vector<Schedule> lists) {
+  Owners owners(lists);
+  const bool has_replicas = std::ssize(lists) > lists.front().chunks;
+  for (int list = 0; list < std::ssize(lists); ++list) {
+    Schedule& own = lists[static_cast<std::size_t>(list)];
+    const auto peer_of = [&](const Action& pass, int chunk) {
+      const int owner = chunk < 0 ? list : owners.at(chunk, pass.micro_batch);
+      return owner == list ? -1 : owner;
     };
     std::vector<Action> passes;
     std::ranges::copy_if(own.actions, std::back_inserter(passes),
@@ -83,19 +94,21 @@ std::vector<Schedule> with_periodic_messages(std::vector<Schedule> stages) {
     std::vector<Action> all;
     for (std::size_t i = 0; i < passes.size(); ++i) {
       all.push_back(passes[i]);
-      if (const int peer = peer_of(consumer_of(passes[i], chunks)); peer >= 0) {
+      if (const int peer = peer_of(passes[i], consumer_of(passes[i], own.chunks)); peer >= 0) {
         Action message = passes[i];
         message.kind =
             passes[i].kind == ActionKind::forward ? ActionKind::send_forward : ActionKind::send_backward;
         message.peer = peer;
+        if (has_replicas) message.peer_stage = consumer_of(passes[i], own.chunks);
         all.push_back(message);
       }
       // The first pass of a period receives its input at the end of the one before.
       const bool is_last = i + 1 == passes.size();
       Action next = passes[is_last ? 0 : i + 1];
-      if (const int peer = peer_of(producer_of(next, chunks)); peer >= 0) {
+      if (const int peer = peer_of(next, producer_of(next, own.chunks)); peer >= 0) {
         next.kind =
             next.kind == ActionKind::forward ? ActionKind::receive_forward : ActionKind::receive_backward;
+        if (has_replicas) next.peer_stage = producer_of(passes[is_last ? 0 : i + 1], own.chunks);
         next.ahead += is_last ? 1 : 0;
         next.peer = peer;
         all.push_back(next);
@@ -105,13 +118,14 @@ std::vector<Schedule> with_periodic_messages(std::vector<Schedule> stages) {
                          [](const Action& action) { return !is_of_micro_batch(action.kind); });
     own.actions = std::move(all);
   }
-  return stages;
+  return lists;
 }
 
 }  // namespace
 
 std::vector<Schedule> with_messages(const std::vector<Schedule>& stages, std::span<const PassTimes> times) {
-  if (stages.front().ahead() > 0) return with_periodic_messages(stages);
+  const auto overlaps = [](const Schedule& stage) { return stage.ahead() > 0 || !stage.rules.empty(); };
+  if (std::ranges::any_of(stages, overlaps)) return with_periodic_messages(stages);
   const Simulation simulation = simulate(stages, in_units(times));
   if (simulation.stuck) {
     const auto [stage, index] = *simulation.stuck;
@@ -120,7 +134,10 @@ std::vector<Schedule> with_messages(const std::vector<Schedule>& stages, std::sp
          action.micro_batch, action.chunk);
   }
   const int chunks = stages.front().chunks;
-  const std::vector<std::uint32_t> stage_of = stages_of_chunks(stages);
+  std::vector<std::uint32_t> stage_of(static_cast<std::size_t>(chunks));
+  for (std::uint32_t stage = 0; stage < stages.size(); ++stage) {
+    for (const int chunk : stages[stage].held_chunks()) stage_of[static_cast<std::size_t>(chunk)] = stage;
+  }
   std::vector<std::vector<Message>> messages(stages.size());  // by stage that sends or receives them
   for (std::uint32_t stage = 0; stage < stages.size(); ++stage) {
     for (std::uint32_t i = 0; i < stages[stage].actions.size(); ++i) {

@@ -10,46 +10,63 @@ namespace mylos {
 
 namespace {
 
-/// Micro-batches in flight on each replica of a stage, by stage.
-std::vector<int> in_flight(const ScheduleScope& scope) {
-  std::vector<int> most(static_cast<std::size_t>(scope.num_chunks()), 1);
-  for (std::size_t s = most.size() - 1; s-- > 0;) most[s] = most[s + 1] + 1;
+/// The stages, also those that one rank emulates, and the replicas of each.
+int num_stages(const ScheduleScope& scope) {
+  return scope.num_chunks();
+}
+int replicas_of(const ScheduleScope& scope, int stage) {
+  return scope.replicas_of(scope.stages == 1 ? 0 : stage);
+}
+
+}  // namespace
+
+/// On each replica of a stage, one more than it takes to keep the next stage's replicas busy.
+std::vector<int> micro_batches_in_flight(const ScheduleScope& scope) {
+  std::vector<int> most(static_cast<std::size_t>(num_stages(scope)), 1);
+  for (int s = num_stages(scope) - 2; s >= 0; --s) {
+    const int next = replicas_of(scope, s + 1) * most[static_cast<std::size_t>(s) + 1];
+    const int own = replicas_of(scope, s);
+    most[static_cast<std::size_t>(s)] = (next + own - 1) / own + 1;
+  }
   return most;
 }
+
+namespace {
 
 /// How many micro-batches each stage's weights may be behind: with one replica as many as follow in flight,
 /// with several one more on each replica, so that none waits for the gradient of another.
 std::vector<int> delays(const ScheduleScope& scope) {
-  std::vector<int> delays;
-  for (const int most : in_flight(scope))
-    delays.push_back(scope.replicas == 1 ? most - 1 : most * scope.replicas);
+  std::vector<int> delays = micro_batches_in_flight(scope);
+  for (int s = 0; s < num_stages(scope); ++s) {
+    int& delay = delays[static_cast<std::size_t>(s)];
+    const int replicas = replicas_of(scope, s);
+    delay = replicas == 1 ? delay - 1 : delay * replicas;
+  }
   return delays;
 }
 
 std::vector<VersionRule> rules(const ScheduleScope& scope, const std::vector<int>& delays) {
   std::vector<VersionRule> rules;
-  for (const int delay : delays)
-    rules.push_back({.micro_batches = scope.micro_batches * scope.replicas, .delay = delay});
+  for (const int delay : delays) rules.push_back({.micro_batches = scope.micro_batches, .delay = delay});
   return rules;
 }
 
 std::vector<VersionRule> stashed(const ScheduleScope& scope) {
   std::vector<int> own = delays(scope);
   if (scope.values != nullptr && scope.values->boolean("parallel.vertical_sync"))
-    std::ranges::fill(own, own.front());
+    std::ranges::fill(own, std::ranges::max(own));
   return rules(scope, own);
 }
 
 /// Every stage is one step late.
 std::vector<VersionRule> double_buffered(const ScheduleScope& scope) {
-  const int step = scope.micro_batches * scope.replicas;
-  return rules(scope, std::vector<int>(static_cast<std::size_t>(scope.num_chunks()), step));
+  return rules(scope, std::vector<int>(static_cast<std::size_t>(num_stages(scope)), scope.micro_batches));
 }
 
 /// One micro-batch after another through all chunks: what several stages compute, on one.
-std::vector<Schedule> emulation(const ScheduleScope& scope) {
+Schedule emulation(const ScheduleScope& scope, int replica) {
   Schedule schedule{.actions = {}, .micro_batches = scope.micro_batches, .chunks = scope.chunks};
-  for (int m = 0; m < scope.micro_batches; ++m) {
+  for (int m = replica; m < scope.micro_batches; m += scope.replicas_of(0)) {
     for (int chunk = 0; chunk < scope.chunks; ++chunk)
       schedule.actions.push_back({ActionKind::forward, m, chunk});
     for (int chunk = scope.chunks - 1; chunk >= 0; --chunk)
@@ -58,30 +75,38 @@ std::vector<Schedule> emulation(const ScheduleScope& scope) {
   schedule.actions.push_back({ActionKind::reduce});
   for (int chunk = 0; chunk < scope.chunks; ++chunk)
     schedule.actions.push_back({.kind = ActionKind::step, .chunk = chunk});
-  return {schedule};
+  return schedule;
+}
+
+/// 1F1B with a warm-up that reaches into the next steps: replica j of r takes micro-batches j, j + r, ...
+Schedule stage_of(const ScheduleScope& scope, int stage, int replica, int warm_up) {
+  Schedule schedule{.actions = {}, .micro_batches = scope.micro_batches, .chunks = scope.stages};
+  const int replicas = scope.replicas_of(stage);
+  const int own = scope.micro_batches / replicas;
+  for (int i = 0; i < own; ++i) {
+    const int ahead = (i + warm_up) / own;
+    schedule.actions.push_back({.kind = ActionKind::forward,
+                                .micro_batch = (i + warm_up - ahead * own) * replicas + replica,
+                                .chunk = stage,
+                                .ahead = ahead});
+    schedule.actions.push_back({ActionKind::backward, i * replicas + replica, stage});
+  }
+  schedule.actions.push_back({ActionKind::reduce});
+  schedule.actions.push_back({.kind = ActionKind::step, .chunk = stage});
+  return schedule;
 }
 
 std::vector<Schedule> make(const ScheduleScope& scope) {
-  if (scope.stages == 1) return emulation(scope);
-  std::vector<Schedule> stages;
-  const std::vector<int> most = in_flight(scope);
+  std::vector<Schedule> lists;
+  const std::vector<int> most = micro_batches_in_flight(scope);
   for (int stage = 0; stage < scope.stages; ++stage) {
-    Schedule& schedule = stages.emplace_back();
-    schedule.micro_batches = scope.micro_batches;
-    schedule.chunks = scope.stages;
-    const int warm_up = most[static_cast<std::size_t>(stage)] - 1;
-    for (int m = 0; m < scope.micro_batches; ++m) {
-      const int number = m + warm_up;
-      schedule.actions.push_back({.kind = ActionKind::forward,
-                                  .micro_batch = number % scope.micro_batches,
-                                  .chunk = stage,
-                                  .ahead = number / scope.micro_batches});
-      schedule.actions.push_back({ActionKind::backward, m, stage});
+    for (int replica = 0; replica < scope.replicas_of(stage); ++replica) {
+      lists.push_back(scope.stages == 1
+                          ? emulation(scope, replica)
+                          : stage_of(scope, stage, replica, most[static_cast<std::size_t>(stage)] - 1));
     }
-    schedule.actions.push_back({ActionKind::reduce});
-    schedule.actions.push_back({.kind = ActionKind::step, .chunk = stage});
   }
-  return stages;
+  return lists;
 }
 
 }  // namespace

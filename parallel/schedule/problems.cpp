@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,9 +45,30 @@ class Problems {
   std::vector<std::string> texts_;
 };
 
+/// Checks that each micro-batch passes through each chunk on one rank.
+void check_replicas(std::span<const Schedule> ranks, Problems& problems) {
+  const Schedule& first = ranks.front();
+  std::map<std::pair<int, int>, std::size_t> owners;  // by chunk and micro-batch
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    for (const Action& action : ranks[r].actions) {
+      if (action.kind != ActionKind::forward) continue;
+      const auto [owner, is_new] = owners.try_emplace({action.chunk, action.micro_batch}, r);
+      if (!is_new && owner->second != r)
+        problems.report("{} is on ranks {} and {}", text_of(action, 1), owner->second, r);
+    }
+  }
+  for (int chunk = 0; chunk < first.chunks; ++chunk) {
+    for (int m = 0; m < first.micro_batches; ++m) {
+      if (!owners.contains({chunk, m}))
+        problems.report("{} is on no rank", text_of({ActionKind::forward, m, chunk}, 1));
+    }
+  }
+}
+
 /// Checks that the schedules are of one model and step, and that each chunk lies on one stage.
 void check_places(std::span<const Schedule> ranks, Problems& problems) {
   const Schedule& first = ranks.front();
+  if (!first.rules.empty()) return check_replicas(ranks, problems);
   std::vector<int> stage_of(static_cast<std::size_t>(first.chunks), -1);
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     if (ranks[r].micro_batches != first.micro_batches || ranks[r].chunks != first.chunks) {
@@ -83,7 +105,13 @@ class RankCheck {
     for (const int chunk : schedule.held_chunks()) {
       if (chunk >= 0 && chunk < schedule.chunks) held_[static_cast<std::size_t>(chunk)] = true;
     }
-    num_passes_ = schedule.micro_batches * std::ranges::count(held_, true) * (is_divided_ ? 2 : 1);
+    is_own_.assign(static_cast<std::size_t>(schedule.micro_batches), schedule.rules.empty());
+    for (const Action& action : schedule.actions) {
+      const bool is_valid = action.micro_batch >= 0 && action.micro_batch < schedule.micro_batches;
+      if (action.kind == ActionKind::forward && is_valid)
+        is_own_[static_cast<std::size_t>(action.micro_batch)] = true;
+    }
+    num_passes_ = std::ranges::count(is_own_, true) * std::ranges::count(held_, true) * (is_divided_ ? 2 : 1);
   }
 
   void run() {
@@ -196,13 +224,12 @@ class RankCheck {
     if (then != updates_ && schedule_.rules.empty())
       report("{} finds weights that were updated since its forward pass", text_of(action, step));
   }
-  /// The version that the chunk's rule gives is one of those that are kept. Any replica's rules are as
-  /// strict.
+  /// The version that the chunk's rule gives is one of those that are kept.
   void check_version(const Action& action, std::int64_t step) {
     if (schedule_.rules.empty()) return;
     const VersionRule& rule = schedule_.rules[static_cast<std::size_t>(action.chunk)];
     const std::int64_t own = (step - 1) * schedule_.micro_batches + action.micro_batch;
-    const std::int64_t version = rule.version_of(own * schedule_.replicas);
+    const std::int64_t version = rule.version_of(own);
     if (version > updates_ || version <= updates_ - rule.versions()) {
       report("{} needs version {} of the weights, of which {} to {} are kept", text_of(action, step), version,
              std::max<std::int64_t>(0, updates_ - rule.versions() + 1), updates_);
@@ -219,6 +246,7 @@ class RankCheck {
     using Kind = ActionKind;
     for (int chunk = 0; chunk < schedule_.chunks; ++chunk) {
       for (int m = 0; is_held(chunk) && m < schedule_.micro_batches; ++m) {
+        if (!is_own_[static_cast<std::size_t>(m)]) continue;
         const auto needs = [&](Kind kind) {
           const Action pass{kind, m, chunk};
           if (!is_done(kind, pass, step, chunk)) report("{} is missing", text_of(pass, step));
@@ -241,6 +269,7 @@ class RankCheck {
   std::int64_t steps_;
   Problems& problems_;
   std::vector<bool> held_;                // by chunk
+  std::vector<bool> is_own_;              // by micro-batch: of a replica, not all are
   std::vector<std::uint8_t> done_;        // by `key`: a bit for each kind
   std::vector<std::int64_t> weights_of_;  // by `key`: the last update that the forward pass saw
   std::int64_t num_passes_ = 0;           // of a step's backward passes, those that contribute to gradients

@@ -23,7 +23,12 @@ ActionText::ActionText(const Action& action, int chunks) {
         action.kind == ActionKind::send_forward || action.kind == ActionKind::receive_forward;
     add("{} of micro-batch {}", is_forward ? "activations" : "gradients", action.micro_batch);
     if (chunks > 0) add(", chunk {},", action.chunk);
-    add(" {} stage {}", is_sent(action.kind) ? "to" : "from", action.peer);
+    const char* direction = is_sent(action.kind) ? "to" : "from";
+    if (action.peer_stage < 0) {
+      add(" {} stage {}", direction, action.peer);
+    } else {
+      add(" {} stage {} (rank {} of its pipeline)", direction, action.peer_stage, action.peer);
+    }
     return;
   }
   add("{}", name_of(action.kind));
@@ -218,8 +223,7 @@ ScheduleExcerpt excerpt_of(const Schedule& schedule) {
   ScheduleExcerpt excerpt{.schedule = {.actions = {},
                                        .micro_batches = schedule.micro_batches - left_out,
                                        .chunks = schedule.chunks,
-                                       .rules = schedule.rules,
-                                       .replicas = schedule.replicas},
+                                       .rules = schedule.rules},
                           .actions = {.begin = begin, .end = begin + length, .times = times}};
   for (std::size_t i = 0; i < schedule.actions.size(); ++i) {
     if (i < begin + length) excerpt.schedule.actions.push_back(schedule.actions[i]);

@@ -62,7 +62,9 @@ struct Action {
   int micro_batch = 0;
   int chunk = 0;
   int ahead = 0;  ///< steps from the one that the period completes to the one that the action belongs to
-  int peer = -1;  ///< of a message: the other stage
+  int peer = -1;  ///< of a message: the other stage or, if stages have replicas, the list of the other rank
+
+  int peer_stage = -1;  ///< of a message between replicas: the stage of the other rank
 
   bool operator==(const Action&) const = default;
 };
@@ -115,7 +117,6 @@ struct Schedule {
   /// Of an asynchronous pipeline, by chunk of the model; then each `step` updates one chunk. Otherwise empty:
   /// a step uses the weights that the one before it made.
   std::vector<VersionRule> rules{};
-  int replicas = 1;  ///< ranks that take the micro-batches of a step in turn
 
   /// The largest number of steps that an action is ahead.
   int ahead() const;
@@ -197,16 +198,20 @@ struct PassTimes {
 
 /// What schedules are made from.
 struct ScheduleScope {
-  int micro_batches = 1;                ///< of each replica
-  int stages = 1;                       ///< p, ranks along Axis::pipeline
-  int chunks = 1;                       ///< v, parts of the model per stage
-  int replicas = 1;                     ///< ranks of a stage that take a step's micro-batches in turn
+  int micro_batches = 1;
+  int stages = 1;  ///< p, ranks along Axis::pipeline
+  int chunks = 1;  ///< v, parts of the model per stage
+  /// Of an asynchronous pipeline: ranks of each stage that take a step's micro-batches in turn; empty: one.
+  std::vector<int> replicas{};
   int in_flight = 0;                    ///< parallel.in_flight: 0 stands for p
   std::vector<PassTimes> times{};       ///< by chunk of the model; empty: the passes of all chunks take 1
   std::string_view file{};              ///< the content of parallel.schedule_file
   const ParamValues* values = nullptr;  ///< of the deck; contains at least section parallel
 
   int num_chunks() const { return stages * chunks; }
+  int replicas_of(int stage) const {
+    return replicas.empty() ? 1 : replicas[static_cast<std::size_t>(stage)];
+  }
   PassTimes times_of(int chunk) const {
     return times.empty() ? PassTimes() : times[static_cast<std::size_t>(chunk)];
   }
@@ -221,7 +226,8 @@ struct ScheduleKind {
   bool follows_times = false;  ///< whether the lists depend on the times of the passes
   /// The stage of each chunk; null: chunk c lies on stage c mod p.
   std::vector<int> (*place)(const ScheduleScope& scope) = nullptr;
-  /// Returns the schedules of all stages, without messages.
+  /// Returns the schedules of all stages, without messages; of an asynchronous pipeline those of all
+  /// replicas, stage by stage, each with its own micro-batches of the step.
   std::vector<Schedule> (*make)(const ScheduleScope& scope) = nullptr;
   /// Of an asynchronous pipeline: Schedule::rules. If one stage has all chunks, it emulates as many stages.
   std::vector<VersionRule> (*rules)(const ScheduleScope& scope) = nullptr;
@@ -231,6 +237,9 @@ struct ScheduleKind {
   /// The stage of each chunk of the model.
   std::vector<int> stages_of_chunks(const ScheduleScope& scope) const;
 };
+
+/// Of an asynchronous pipeline: how many micro-batches each replica of a stage has in flight, by stage.
+std::vector<int> micro_batches_in_flight(const ScheduleScope& scope);
 
 /// All kinds, the default first.
 std::span<const ScheduleKind* const> schedules();

@@ -103,8 +103,7 @@ void expect_columns_of_different_ranks(Session& session) {
   const auto more = static_cast<std::size_t>(1e6 * of(session.rank())) + static_cast<std::size_t>(most) -
                     session.ledger().current();
   session.ledger().charge(MemoryCategory::workspace, more);
-  const StepObservation seen =
-      StepGather(session, own, session.rank() == 0 ? 0 : 10 + session.rank(), 1).take();
+  const StepObservation seen = StepGather(session, own, session.rank() == 0 ? 0 : 10 + session.rank()).take();
   session.ledger().release(MemoryCategory::workspace, more);
   EXPECT_THAT(seen.phase_seconds, testing::Each(testing::DoubleEq(2.0)));
   EXPECT_DOUBLE_EQ(seen.seconds_min, 1.0);

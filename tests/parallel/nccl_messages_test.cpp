@@ -283,6 +283,22 @@ TEST_P(NcclMessages, OfEverySchedulesMeet) {
   }
 }
 
+/// Several steps that overlap, with the beginning and the end of a run, twice.
+TEST_P(NcclMessages, OfAsynchronousPipelinesMeet) {
+  const std::vector<int> layouts[] = {{1, 1},    {1, 1, 1}, {1, 1, 1, 1}, {2, 1}, {1, 2}, {3, 1},
+                                      {2, 1, 1}, {1, 2, 1}, {1, 1, 2},    {2, 2}, {1, 3}};
+  for (const std::vector<int>& replicas : layouts) {
+    for (const int micro_batches : {6, 12}) {
+      const ScheduleScope scope{
+          .micro_batches = micro_batches, .stages = static_cast<int>(replicas.size()), .replicas = replicas};
+      std::vector<Schedule> lists = kind("pipedream").make(scope);
+      for (Schedule& list : lists) list.rules = kind("pipedream").rules(scope);
+      EXPECT_EQ(walk(unrolled(with_messages(lists), 2 * micro_batches), next_behaviour()), "")
+          << testing::PrintToString(replicas) << ", " << micro_batches;
+    }
+  }
+}
+
 /// Two ranks send to each other first. Posted together, it does not matter which of the messages comes first.
 TEST_P(NcclMessages, ThatCrossMeetIfTheyArePostedTogether) {
   std::vector<Schedule> stages = with_messages(kind("1f1b").make({.micro_batches = 4, .stages = 2}));

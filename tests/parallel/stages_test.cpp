@@ -364,6 +364,47 @@ class NotedMessages final : public ForwardingCommunicator {
   int number_ = 0;
 };
 
+/// Groups of messages end also where some of their messages belong to no step of the run.
+TEST_F(Stages, GroupsOfMessagesEndWhenAPipelineFillsAndDrains) {
+  if (world_->size() < 2 || world_->size() > 4) GTEST_SKIP() << "needs 2 to 4 ranks";
+  RunConfig run = staged({.layout = {"1f1b", world_->size(), 1, 1}, .schedule = "1f1b", .micro_batches = 2});
+  run.parallel.schedule = &find_kind(schedules(), "pipedream");
+  run.parallel.values.set("parallel.vertical_sync", false);
+  NotedMessages noted{NextCommunicator(*world_)};
+  MemoryLedger ledger;
+  TrafficCounter traffic;
+  Trace trace(backend_);
+  const ProcessGrid grid(noted, run.parallel.extents(), run.parallel.groups(), traffic, nullptr);
+  const RankProgram program(run, grid.coordinates());
+  TrainingStep training(backend_, ledger, grid, program, trace);
+  training.initialise();
+  class OnesDriver final : public StepDriver {
+   public:
+    void read_samples(std::int64_t, std::int64_t, std::span<std::int32_t> tokens) override {
+      std::ranges::fill(tokens, 1);
+    }
+  } driver;
+  events.clear();
+  for (const std::int64_t step : {1, 2, 3, 4}) {
+    training.run(step, step <= 3 ? 3 : 4, driver);
+    training.read_results();
+  }
+  bool is_in_group = false;
+  int posted = 0;
+  int awaited = 0;
+  for (const MessageEvent& event : events) {
+    using enum MessageEvent::Kind;
+    EXPECT_EQ(is_in_group, event.kind == post || event.kind == end);
+    if (event.kind == begin || event.kind == end) is_in_group = event.kind == begin;
+    posted += event.kind == post ? 1 : 0;
+    awaited += event.kind == await ? 1 : 0;
+  }
+  EXPECT_FALSE(is_in_group);
+  EXPECT_EQ(awaited, posted) << "nothing is under way after a drain";
+  const bool is_end = world_->rank() == 0 || world_->rank() + 1 == world_->size();
+  EXPECT_EQ(posted, 4 * 2 * (is_end ? 2 : 4));
+}
+
 /// Every message is awaited within the step, outside the group in which it is posted, and most are under way
 /// during a pass that does not use them. Middle stages read no samples.
 TEST_F(Stages, MessagesAreUnderWayDuringPasses) {

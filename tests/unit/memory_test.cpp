@@ -179,7 +179,14 @@ TEST(Plan, DISABLED_AgreesWithTheLedgerForEveryDeck) {
                            {"train.seq_len", "64"},
                            {"train.micro_batch", "8"},
                            {"train.global_batch", "16"},
-                           {"parallel.data", "1"}};
+                           // On one rank, without what divides the model.
+                           {"parallel.data", "1"},
+                           {"parallel.tensor", "1"},
+                           {"parallel.vocab", "false"},
+                           {"parallel.sequence", "false"},
+                           {"parallel.pipeline", "1"},
+                           {"parallel.schedule", "auto"},
+                           {"optim.clip_scope", "model"}};
     if (entry.path().stem() != "quickstart") given.emplace_back("model.layers", "2");
     const mylos::Setup setup = make_setup(read_deck(entry.path()), entry.path(), given, plugins, {1});
     expect_agreement(setup.config);

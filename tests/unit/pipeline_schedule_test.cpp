@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Schedules of several stages: their figures in a simulation, their messages, their files and their excerpts.
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <random>
 #include <string>
 #include <string_view>
@@ -123,15 +125,16 @@ void for_each_asynchronous(const auto& visit) {
       for (int stages = 2; stages <= 8; ++stages) {
         for (int micro_batches = 1; micro_batches <= 32; ++micro_batches) {
           for (const int replicas : {1, 2, 3}) {
+            if (micro_batches % replicas != 0) continue;
             const ScheduleScope scope{
-                .micro_batches = micro_batches, .stages = stages, .replicas = replicas, .values = &values};
+                .micro_batches = micro_batches,
+                .stages = stages,
+                .replicas = std::vector<int>(static_cast<std::size_t>(stages), replicas),
+                .values = &values};
             const int delay = replicas == 1 ? stages - 1 : stages * replicas;
-            if (name == std::string_view("pipedream_2bw") && micro_batches * replicas < delay) continue;
+            if (name == std::string_view("pipedream_2bw") && micro_batches < delay) continue;
             std::vector<Schedule> schedules = kind(name).make(scope);
-            for (Schedule& schedule : schedules) {
-              schedule.rules = kind(name).rules(scope);
-              schedule.replicas = replicas;
-            }
+            for (Schedule& schedule : schedules) schedule.rules = kind(name).rules(scope);
             visit(kind(name), scope, schedules);
           }
         }
@@ -145,18 +148,19 @@ TEST(AsynchronousPipelines, HaveNoBubble) {
   for_each_asynchronous(
       [](const ScheduleKind& kind, const ScheduleScope& scope, const std::vector<Schedule>& schedules) {
         SCOPED_TRACE(text_of(kind, scope));
-        const std::vector<Schedule> played = unrolled(schedules, 40);
-        const int k = played.front().micro_batches;
+        const int replicas = scope.replicas.front();
+        const std::vector<Schedule> played = unrolled(schedules, 40 * replicas);
+        const int k = played.front().micro_batches / replicas;
         const Simulation simulation = simulate(played);
         ASSERT_FALSE(simulation.stuck);
         EXPECT_EQ(simulation.makespan, 3 * (k + scope.stages - 1));
         for (std::size_t stage = 0; stage < played.size(); ++stage) {
-          const int in_flight = scope.stages - static_cast<int>(stage);
+          const int in_flight = scope.stages - static_cast<int>(stage) / replicas;
           EXPECT_EQ(simulation.stages[stage].activations, std::min(in_flight, k));
           double before = -1.0;
           for (std::size_t i = 0; i < played[stage].actions.size(); ++i) {
             const Action& action = played[stage].actions[i];
-            if (action.kind != backward || action.micro_batch < scope.stages) continue;
+            if (action.kind != backward || action.micro_batch < scope.stages * replicas) continue;
             const double end = simulation.stages[stage].actions[i].end;
             if (before >= 0.0 && end - before != 3.0) FAIL() << end - before;
             before = end;
@@ -172,6 +176,54 @@ TEST(AsynchronousPipelines, HaveNoProblemWithMessages) {
         SCOPED_TRACE(text_of(kind, scope));
         ASSERT_THAT(find_problems(with_messages(schedules)), IsEmpty());
       });
+}
+
+/// Replicas that balance the stages keep each other busy, and their messages meet.
+TEST(AsynchronousPipelines, KeepUnequalReplicasBusy) {
+  int pipelines = 0;
+  std::vector<int> replicas;
+  const std::function<void(int)> visit = [&](int left) {
+    if (replicas.size() >= 2) {
+      int unit = 1;
+      for (const int own : replicas) unit = std::lcm(unit, own);
+      for (const int steps : {1, 2, 3}) {
+        const ScheduleScope scope{.micro_batches = unit * steps,
+                                  .stages = static_cast<int>(replicas.size()),
+                                  .replicas = replicas,
+                                  .values = nullptr};
+        std::vector<Schedule> schedules = kind("pipedream").make(scope);
+        for (Schedule& schedule : schedules) schedule.rules = kind("pipedream").rules(scope);
+        SCOPED_TRACE(testing::PrintToString(replicas) + ", A = " + std::to_string(scope.micro_batches));
+        ASSERT_THAT(find_problems(with_messages(schedules)), IsEmpty());
+        // A stage of r replicas has r times the work, so that each micro-batch takes 3.
+        std::vector<PassTimes> times;
+        for (const int own : replicas)
+          times.push_back({.forward = 1.0 * own, .input = 1.0 * own, .weight = 1.0 * own});
+        const std::vector<Schedule> played = unrolled(schedules, 60 * unit);
+        const Simulation simulation = simulate(played, times);
+        ASSERT_FALSE(simulation.stuck);
+        // From one unit of micro-batches, in the steady state, to the same place in another.
+        const auto end_of = [&](int micro_batch) {
+          for (std::size_t i = 0; i < played.front().actions.size(); ++i) {
+            const Action& action = played.front().actions[i];
+            if (action.kind == backward && action.micro_batch == micro_batch)
+              return simulation.stages.front().actions[i].end;
+          }
+          return -1.0;
+        };
+        EXPECT_NEAR((end_of(40 * unit) - end_of(20 * unit)) / (20.0 * unit), 3.0, 1e-9);
+        ++pipelines;
+      }
+    }
+    if (replicas.size() == 4) return;
+    for (int own = 1; own <= left; ++own) {
+      replicas.push_back(own);
+      visit(left - own);
+      replicas.pop_back();
+    }
+  };
+  visit(8);
+  EXPECT_EQ(pipelines, 3 * 154);
 }
 
 /// A version that is kept too briefly or does not exist yet is found.

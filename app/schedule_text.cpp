@@ -46,7 +46,9 @@ namespace {
 /// The passes that are played: of a step or, if steps overlap, of several, with the versions of the weights.
 std::vector<Schedule> played_passes(const RunConfig& config) {
   const ParallelLayout& layout = config.parallel;
-  std::vector<Schedule> stages = unrolled(passes_of_step(config), 4 * static_cast<int>(layout.pipeline));
+  std::vector<Schedule> stages =
+      unrolled(passes_of_step(config), std::max(4 * static_cast<int>(layout.pipeline),
+                                                2 * layout.scope(config.train.accumulation).micro_batches));
   if (!layout.schedule->is_asynchronous()) return stages;
   for (Schedule& stage : stages)
     stage.rules = layout.schedule->rules(layout.scope(config.train.accumulation));

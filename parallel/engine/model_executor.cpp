@@ -155,6 +155,19 @@ void ModelExecutor::bind_weights(int update, std::int64_t version) {
   }
 }
 
+void ModelExecutor::bind_gradients(std::int64_t step) {
+  const int gradients = program_.gradients();
+  if (gradients < 0) return;
+  const int set = step % 2 == 0 ? gradients : program_.second_gradients();
+  auto* data = static_cast<std::byte*>(kept_.at(set).data());
+  std::vector<Bound>& bound = bindings_[slot_].storages;
+  bound[static_cast<std::size_t>(gradients)].data = data;
+  for (int unit = 0; unit < program_.table().num_units(); ++unit) {
+    const int storage = Storages::gradients_storage(unit);
+    bound[static_cast<std::size_t>(storage)].data = data + program_.storages().at(storage).begin;
+  }
+}
+
 std::uint64_t ModelExecutor::version(int unit) const {
   const std::vector<Bound>& versions = weights_[static_cast<std::size_t>(unit)];
   return versions[place_of_version(versions, newest_[static_cast<std::size_t>(unit)])].version;
@@ -356,6 +369,7 @@ void ModelExecutor::run(const Occurrence& occurrence, const ActionScope& scope) 
     binding.storages[static_cast<std::size_t>(storage)].holds_terms =
         holds_terms && program_.storages().at(storage).persists;
   }
+  bind_gradients(occurrence.step);
   const int update = is_message(action.kind) ? 0 : program_.update_of(action.chunk);
   if (action.kind != ActionKind::reduce && !is_message(action.kind)) bind_weights(update, scope.version);
   observer_ = scope.observer;

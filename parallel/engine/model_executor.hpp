@@ -151,6 +151,8 @@ class ModelExecutor {
   /// Makes the current slot's passes through the chunk of an update read a version of the weights, or the
   /// update make it from the one before.
   void bind_weights(int update, std::int64_t version);
+  /// Makes the current slot's passes add to the gradients of a step.
+  void bind_gradients(std::int64_t step);
   /// The content of the newest version of a unit's weights has changed, or another version is the newest.
   void renew_version(int unit);
   void renew_versions();

@@ -148,11 +148,14 @@ const Program& program_of(const Action& action, const ModelPrograms& programs) {
 /// whichever pass that is.
 class AwaitInserter {
  public:
-  AwaitInserter(const Storages& storages, std::vector<Entry>& pool)
-      : storages_(storages), pool_(pool), touched_(storages.all().size()) {}
+  /// `gradients` is a storage of which there are two sets; -1 for none.
+  AwaitInserter(const Storages& storages, std::vector<Entry>& pool, int gradients)
+      : storages_(storages), pool_(pool), gradients_(gradients), touched_(storages.all().size()) {}
 
-  /// Follows a pass on a slot of activations. Calls that are awaited already are left as they are.
-  void follow(Pass& pass, int slot) {
+  /// Follows a pass on a slot of activations and a set of gradients. Calls that are awaited already are left
+  /// as they are.
+  void follow(Pass& pass, int slot, int set = 0) {
+    set_ = set;
     std::vector<Insertion> inserted;
     auto next = pass.inserted.begin();
     for_each_entry(pass, pool_, [&](const Entry& entry, const EntryPlace& place) {
@@ -212,6 +215,7 @@ class AwaitInserter {
     Entry call;
     Key key;
     bool uses_activations = false;
+    int set = 0;                                             ///< of the gradients
     int slot = 0;                                            ///< of the activations
     std::vector<std::pair<Storages::Extent, bool>> extents;  ///< one per storage; whether the call writes it
   };
@@ -223,7 +227,8 @@ class AwaitInserter {
 
   bool is_of_slot(int storage) const { return storages_.at(storage).kind == StorageKind::activation; }
   Key key_of(const TensorRef& input, const TensorRef& output) const {
-    return {input.data, output.data, is_of_slot(storages_.extent_of(output).storage) ? slot_ : -1};
+    const int storage = storages_.extent_of(output).storage;
+    return {input.data, output.data, is_of_slot(storage) ? slot_ : storage == gradients_ ? set_ : -1};
   }
 
   /// The accesses of an entry, with whether they write; an operation that works in place changes the operand
@@ -252,6 +257,7 @@ class AwaitInserter {
         if (touch.begin >= extent.end) break;
         if (!writes && !touch.writes) continue;
         if (is_of_slot(extent.storage) && in_flight_.at(touch.number).slot != slot_) continue;
+        if (extent.storage == gradients_ && in_flight_.at(touch.number).set != set_) continue;
         if (std::ranges::find(used, touch.number) == used.end()) used.push_back(touch.number);
       }
     });
@@ -265,6 +271,7 @@ class AwaitInserter {
     const int number = next_++;
     InFlight call{.call = entry,
                   .key = key_of(started->call.input, started->call.output),
+                  .set = set_,
                   .slot = slot_,
                   .extents = {}};
     for_each_access(entry, [&](const Storages::Extent& extent, bool writes) {
@@ -319,6 +326,8 @@ class AwaitInserter {
 
   const Storages& storages_;
   std::vector<Entry>& pool_;
+  int gradients_;
+  int set_ = 0;
   std::map<int, InFlight> in_flight_;                        // by number, in the order of the starts
   std::map<Key, int> by_key_;                                // their numbers
   std::vector<std::multimap<std::int64_t, Touch>> touched_;  // by storage and end: what they use
@@ -398,6 +407,7 @@ RankProgram::RankProgram(const StepConfig& config, const Coordinates& coordinate
   // The stages of an asynchronous pipeline do not wait for each other.
   if (!schedule_.rules.empty()) holding_.norm_axes = holding_.norm_axes.without({Axis::pipeline});
   keep_versions(lowering);
+  if (schedule_.gradient_sets > 1) keep_second_gradients();
   if (role == RankRole::training) {
     optimizer_.emplace(config.optimizer, table_, config.train.dtype, holding_.owned(), programs_.storages);
     const auto keep = [&](const char* name, std::size_t bytes) {
@@ -549,8 +559,21 @@ void RankProgram::keep_versions(const Lowering& lowering) {
   }
 }
 
+void RankProgram::keep_second_gradients() {
+  Storages& storages = programs_.storages;
+  gradients_ = storages.at(Storages::gradients_storage(0)).within;
+  require(gradients_ >= 0, "an exchange that keeps the gradients of all units together");
+  Storage second = storages.at(gradients_);
+  second.name = "second " + second.name;
+  second_gradients_ = storages.add(std::move(second));
+}
+
 void RankProgram::record_reduction(const Lowering& lowering) {
-  reduce_.entries = lowering.reduced();
+  // With two sets of gradients, the sums are awaited where they are used: by the update.
+  for (const Entry& entry : lowering.reduced()) {
+    if (schedule_.gradient_sets == 1 || !std::holds_alternative<Await>(entry.operation))
+      reduce_.entries.push_back(entry);
+  }
   UpdateRecorder run(reduce_.entries);
   std::vector<Entry> awaits;
   const std::vector<UnitPart> owned = holding_.owned();
@@ -563,7 +586,8 @@ void RankProgram::record_reduction(const Lowering& lowering) {
   };
   sum(Axis::tensor, {Axis::tensor});
   sum(Axis::pipeline, {Axis::embedding});
-  reduce_.entries.insert(reduce_.entries.end(), awaits.begin(), awaits.end());
+  if (schedule_.gradient_sets == 1)
+    reduce_.entries.insert(reduce_.entries.end(), awaits.begin(), awaits.end());
 }
 
 void RankProgram::record_update(const Lowering& lowering, std::size_t number) {
@@ -606,7 +630,7 @@ void RankProgram::record_update(const Lowering& lowering, std::size_t number) {
 }
 
 void RankProgram::insert_awaits() {
-  AwaitInserter inserter(storages(), pool_);
+  AwaitInserter inserter(storages(), pool_, gradients_);
   inserter.follow(publication_, 0);
   const Schedule& few = excerpt_.schedule;
   const bool overlaps = few.ahead() > 0;
@@ -620,7 +644,7 @@ void RankProgram::insert_awaits() {
     }
     // The activations of a step may be overwritten after it.
     if (action.kind == ActionKind::reduce && !overlaps) inserter.await_activations(pass);
-    inserter.follow(pass, slot);
+    inserter.follow(pass, slot, static_cast<int>(occurrence.step % few.gradient_sets));
   };
   if (overlaps) {
     // A run that comes to its steady state. What is awaited there is not under way at its beginning and end.

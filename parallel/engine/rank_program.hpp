@@ -108,6 +108,10 @@ class RankProgram {
   }
   int previous_weights(int unit) const { return previous_[static_cast<std::size_t>(unit)]; }
   bool has_versions() const { return !previous_.empty(); }
+  /// If the steps use two sets of gradients in turn: the storage that holds all gradients, and that of the
+  /// second set; otherwise -1.
+  int gradients() const { return gradients_; }
+  int second_gradients() const { return second_gradients_; }
   /// The passages of training runs of every length up to the longest whose sequence of slots differs from
   /// that of shorter runs, with a few micro-batches for many; then, on slot 0, evaluation and the passes over
   /// the cache.
@@ -136,6 +140,7 @@ class RankProgram {
   ForwardList forward_list(const Of& of, int micro_batches);
   void divide_updates();
   void keep_versions(const Lowering& lowering);
+  void keep_second_gradients();
   void record_reduction(const Lowering& lowering);
   void record_update(const Lowering& lowering, std::size_t number);
   void insert_awaits();
@@ -166,6 +171,8 @@ class RankProgram {
   Holding holding_;
   std::vector<std::vector<int>> versions_;  // storages, by unit and version
   std::vector<int> previous_;               // storages, by unit; empty if there is one version of all
+  int gradients_ = -1;
+  int second_gradients_ = -1;
   std::optional<Optimizer> optimizer_;
   int guard_state_ = -1;
   int step_memory_ = -1;

@@ -24,6 +24,13 @@ class Player {
     gradients_.assign(chunks_ * micro_batches_, never);
     link_free_.resize(stages.size() * stages.size());
     stage_of_.assign(chunks_ * micro_batches_, 0);
+    replicas_.resize(stages.size());
+    reduced_.resize(stages.size());
+    for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+      for (std::size_t other = 0; other < stages.size() && !stages[stage].rules.empty(); ++other) {
+        if (stages[other].held_chunks() == stages[stage].held_chunks()) replicas_[stage].push_back(other);
+      }
+    }
     for (std::size_t stage = 0; stage < stages.size(); ++stage) {
       result_.stages.emplace_back().actions.resize(stages[stage].actions.size());
       for (const Action& action : stages[stage].actions) {
@@ -70,6 +77,18 @@ class Player {
     awake_.push_back(stage);
   }
 
+  /// When all replicas of a list's chunk have reduced the gradients that it has reduced last; `never`: not
+  /// yet known.
+  double summed(std::size_t stage) const {
+    const std::size_t number = reduced_[stage].size();
+    double latest = 0.0;
+    for (const std::size_t replica : replicas_[stage]) {
+      if (reduced_[replica].size() < number) return never;
+      latest = std::max(latest, reduced_[replica][number - 1]);
+    }
+    return latest;
+  }
+
   /// When the inputs of a pass are there; `never`: not yet known.
   double ready(const Action& action) const {
     const auto chunk = static_cast<std::size_t>(action.chunk);
@@ -107,13 +126,18 @@ class Player {
     for (const std::vector<Action>& actions = schedules_[stage].actions; state.next < actions.size();
          ++state.next) {
       const Action& action = actions[state.next];
-      const double start = ready(action);
+      const bool is_update = action.kind == ActionKind::step && !reduced_[stage].empty();
+      const double start = is_update ? summed(stage) : ready(action);
       if (start == never) return;
       const auto chunk = static_cast<std::size_t>(action.chunk);
       const double time = times_[chunk].of(action.kind);
       const double begin = std::max(start, state.now);
       state.now = begin + time;
       result.actions[state.next] = {begin, state.now};
+      if (action.kind == ActionKind::reduce && !replicas_[stage].empty()) {
+        reduced_[stage].push_back(begin);
+        for (const std::size_t replica : replicas_[stage]) wake(replica);
+      }
       result.busy += time;
       if (action.kind == ActionKind::forward) {
         outputs_[place(chunk, action.micro_batch)] = arrival(stage, chunk + 1, action.micro_batch);
@@ -133,9 +157,12 @@ class Player {
   std::vector<std::size_t> stage_of_;  // by chunk and micro-batch
   std::vector<double> outputs_;        // by chunk and micro-batch: when the next chunk has it
   std::vector<double> gradients_;      // likewise: when the previous chunk has that of the chunk's input
-  std::vector<double> link_free_;      // by sender and receiver
-  std::vector<State> state_;           // by stage
-  std::vector<std::size_t> awake_;     // stages that may go on
+  std::vector<std::vector<std::size_t>>
+      replicas_;                              // by stage: of an asynchronous pipeline, all with its chunk
+  std::vector<std::vector<double>> reduced_;  // by stage: times
+  std::vector<double> link_free_;             // by sender and receiver
+  std::vector<State> state_;                  // by stage
+  std::vector<std::size_t> awake_;            // stages that may go on
   Simulation result_;
 };
 

@@ -50,7 +50,8 @@ struct Simulation {
 /// `times` those of the passes by chunk of the model (empty: each part of a pass takes 1). A forward pass
 /// waits for that of the previous chunk, a backward pass for that of the next chunk and its own forward pass,
 /// weight gradients for their `backward_input`. Messages follow from this: those in the lists, reductions and
-/// updates take no time and wait for nothing. The passes must be of the schedules' micro-batches and chunks.
+/// updates take no time. An update of an asynchronous pipeline waits for the reductions of all replicas of
+/// its chunk, other actions for nothing. The passes must be of the schedules' micro-batches and chunks.
 Simulation simulate(std::span<const Schedule> stages, std::span<const PassTimes> times = {},
                     const MessageTime& message = {});
 

@@ -88,34 +88,36 @@ std::vector<Schedule> with_periodic_messages(std::vector<Schedule> lists) {
       const int owner = chunk < 0 ? list : owners.at(chunk, pass.micro_batch);
       return owner == list ? -1 : owner;
     };
-    std::vector<Action> passes;
-    std::ranges::copy_if(own.actions, std::back_inserter(passes),
-                         [](const Action& action) { return is_of_micro_batch(action.kind); });
+    std::vector<std::size_t> passes;
+    for (std::size_t i = 0; i < own.actions.size(); ++i) {
+      if (is_of_micro_batch(own.actions[i].kind)) passes.push_back(i);
+    }
     std::vector<Action> all;
-    for (std::size_t i = 0; i < passes.size(); ++i) {
-      all.push_back(passes[i]);
-      if (const int peer = peer_of(passes[i], consumer_of(passes[i], own.chunks)); peer >= 0) {
-        Action message = passes[i];
-        message.kind =
-            passes[i].kind == ActionKind::forward ? ActionKind::send_forward : ActionKind::send_backward;
+    for (std::size_t i = 0, number = 0; i < own.actions.size(); ++i) {
+      const Action& pass = own.actions[i];
+      all.push_back(pass);
+      if (!is_of_micro_batch(pass.kind)) continue;
+      const bool is_forward = pass.kind == ActionKind::forward;
+      if (const int peer = peer_of(pass, consumer_of(pass, own.chunks)); peer >= 0) {
+        Action message = pass;
+        message.kind = is_forward ? ActionKind::send_forward : ActionKind::send_backward;
         message.peer = peer;
-        if (has_replicas) message.peer_stage = consumer_of(passes[i], own.chunks);
+        if (has_replicas) message.peer_stage = consumer_of(pass, own.chunks);
         all.push_back(message);
       }
       // The first pass of a period receives its input at the end of the one before.
-      const bool is_last = i + 1 == passes.size();
-      Action next = passes[is_last ? 0 : i + 1];
+      const bool is_last = ++number == passes.size();
+      const Action& next = own.actions[passes[is_last ? 0 : number]];
       if (const int peer = peer_of(next, producer_of(next, own.chunks)); peer >= 0) {
-        next.kind =
+        Action message = next;
+        message.kind =
             next.kind == ActionKind::forward ? ActionKind::receive_forward : ActionKind::receive_backward;
-        if (has_replicas) next.peer_stage = producer_of(passes[is_last ? 0 : i + 1], own.chunks);
-        next.ahead += is_last ? 1 : 0;
-        next.peer = peer;
-        all.push_back(next);
+        if (has_replicas) message.peer_stage = producer_of(next, own.chunks);
+        message.ahead += is_last ? 1 : 0;
+        message.peer = peer;
+        all.push_back(message);
       }
     }
-    std::ranges::copy_if(own.actions, std::back_inserter(all),
-                         [](const Action& action) { return !is_of_micro_batch(action.kind); });
     own.actions = std::move(all);
   }
   return lists;

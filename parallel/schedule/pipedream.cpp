@@ -78,20 +78,25 @@ Schedule emulation(const ScheduleScope& scope, int replica) {
   return schedule;
 }
 
-/// 1F1B with a warm-up that reaches into the next steps: replica j of r takes micro-batches j, j + r, ...
+/// 1F1B with a warm-up that reaches into the next steps: replica j of r takes micro-batches j, j + r, ... The
+/// update of several replicas comes a micro-batch later, just before the first forward pass that needs it, so
+/// that the sum of the gradients has the time of two passes.
 Schedule stage_of(const ScheduleScope& scope, int stage, int replica, int warm_up) {
   Schedule schedule{.actions = {}, .micro_batches = scope.micro_batches, .chunks = scope.stages};
   const int replicas = scope.replicas_of(stage);
+  schedule.gradient_sets = replicas > 1 ? 2 : 1;
   const int own = scope.micro_batches / replicas;
-  for (int i = 0; i < own; ++i) {
-    const int ahead = (i + warm_up) / own;
-    schedule.actions.push_back({.kind = ActionKind::forward,
-                                .micro_batch = (i + warm_up - ahead * own) * replicas + replica,
-                                .chunk = stage,
-                                .ahead = ahead});
-    schedule.actions.push_back({ActionKind::backward, i * replicas + replica, stage});
+  const auto add = [&](ActionKind kind, int i) {
+    schedule.actions.push_back(
+        {.kind = kind, .micro_batch = i % own * replicas + replica, .chunk = stage, .ahead = i / own});
+  };
+  const int first = schedule.gradient_sets - 1;
+  for (int i = first; i < own + first; ++i) {
+    if (i == own) schedule.actions.push_back({ActionKind::reduce});
+    add(ActionKind::forward, i + warm_up);
+    add(ActionKind::backward, i);
   }
-  schedule.actions.push_back({ActionKind::reduce});
+  if (first == 0) schedule.actions.push_back({ActionKind::reduce});
   schedule.actions.push_back({.kind = ActionKind::step, .chunk = stage});
   return schedule;
 }

@@ -235,11 +235,12 @@ class RankCheck {
              std::max<std::int64_t>(0, updates_ - rule.versions() + 1), updates_);
     }
   }
-  /// All steps use one buffer of gradients, so the gradients of two steps must not mix.
+  /// Steps use the sets of gradients in turn, so the gradients of two steps must not mix.
   void begin_gradients(const Action& action, std::int64_t step) {
     if (action.kind == ActionKind::backward && is_divided_)
       report("{} is not divided as others are", text_of(action, step));
-    if (updates_ != step - 1) report("{} mixes with the gradients of another step", text_of(action, step));
+    if (updates_ < step - schedule_.gradient_sets || updates_ >= step)
+      report("{} mixes with the gradients of another step", text_of(action, step));
     num_back_[static_cast<std::size_t>(step)] += 1;
   }
   void check_complete(std::int64_t step) {

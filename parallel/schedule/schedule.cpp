@@ -223,7 +223,8 @@ ScheduleExcerpt excerpt_of(const Schedule& schedule) {
   ScheduleExcerpt excerpt{.schedule = {.actions = {},
                                        .micro_batches = schedule.micro_batches - left_out,
                                        .chunks = schedule.chunks,
-                                       .rules = schedule.rules},
+                                       .rules = schedule.rules,
+                                       .gradient_sets = schedule.gradient_sets},
                           .actions = {.begin = begin, .end = begin + length, .times = times}};
   for (std::size_t i = 0; i < schedule.actions.size(); ++i) {
     if (i < begin + length) excerpt.schedule.actions.push_back(schedule.actions[i]);

@@ -117,6 +117,9 @@ struct Schedule {
   /// Of an asynchronous pipeline, by chunk of the model; then each `step` updates one chunk. Otherwise empty:
   /// a step uses the weights that the one before it made.
   std::vector<VersionRule> rules{};
+  /// Sets of gradients, which steps use in turn: with two, the backward passes of a step may begin before the
+  /// update of the one before.
+  int gradient_sets = 1;
 
   /// The largest number of steps that an action is ahead.
   int ahead() const;

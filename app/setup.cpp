@@ -165,17 +165,24 @@ std::int64_t planned_ranks(const CommandLine& line, const std::string& text, con
   DeckErrors reported_later;
   Deck deck = Deck::parse(text, name, reported_later);
   for (const auto& [key, value] : line.overrides) deck.set(key, value, reported_later);
-  const auto extent = [&](const char* key) -> std::int64_t {
-    const DeckEntry* entry = deck.find(key);
+  const auto number = [](std::string_view value) -> std::int64_t {
     try {
       constexpr std::int64_t most = 1 << 20;
-      return entry != nullptr ? std::clamp<std::int64_t>(parse_integer(entry->value).value_or(1), 1, most)
-                              : 1;
+      return std::clamp<std::int64_t>(parse_integer(value).value_or(1), 1, most);
     } catch (const Error&) {  // reported later
       return 1;
     }
   };
-  return extent("parallel.data") * extent("parallel.tensor") * extent("parallel.pipeline");
+  const auto extent = [&](const char* key) -> std::int64_t {
+    const DeckEntry* entry = deck.find(key);
+    return entry != nullptr ? number(entry->value) : 1;
+  };
+  const DeckEntry* replicas = deck.find("parallel.replicas");
+  if (replicas == nullptr || replicas->value.empty())
+    return extent("parallel.data") * extent("parallel.tensor") * extent("parallel.pipeline");
+  std::int64_t sum = 0;
+  for (const std::string_view word : split(replicas->value, ',')) sum += number(word);
+  return extent("parallel.tensor") * sum;
 }
 
 }  // namespace

@@ -408,6 +408,22 @@ TEST(RunConfig, RefusesWhatStagesCannotKnowInTime) {
     EXPECT_THAT(configure_gpt2(with(four, own.keys), 4).problems, testing::Contains(HasSubstr(own.problem)))
         << own.problem;
   }
+  // Replicas of the stages.
+  const Keys two = with(four, {{"parallel.pipeline", "2"}});
+  const auto with_replicas = [&](const std::string& replicas, int ranks) {
+    return configure_gpt2(with(two, {{"parallel.replicas", replicas}}), ranks);
+  };
+  EXPECT_THAT(with_replicas("2,1", 3).config.parallel.replicas, ElementsAre(2, 1));
+  EXPECT_EQ(with_replicas("2,2", 4).config.parallel.data, 2);
+  EXPECT_THAT(with_replicas("2,2", 4).config.parallel.replicas, IsEmpty());
+  EXPECT_THAT(with_replicas("2,1", 4).problems, ElementsAre(HasSubstr("needs 3 ranks, but this run has 4")));
+  EXPECT_THAT(
+      with_replicas("3,1", 4).problems,
+      ElementsAre(HasSubstr("8 micro-batches of 1 per step, which 3 replicas of a stage do not divide; "
+                            "use global_batch = 6 or 9")));
+  EXPECT_THAT(with_replicas("2,1,1", 4).problems,
+              ElementsAre(HasSubstr("for each of the pipeline = 2 stages")));
+  EXPECT_THAT(with_replicas("2,0", 2).problems, testing::Contains(HasSubstr("must be a number from 1 on")));
   // One rank that emulates the stages cuts as they do, and refuses the same.
   for (const char* rule : {"pipedream", "pipedream_2bw"}) {
     const Keys divided = with(four, {{"parallel.schedule", rule}});

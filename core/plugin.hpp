@@ -19,7 +19,7 @@
 namespace mylos {
 
 inline constexpr std::uint64_t plugin_magic = 0x6d796c6f73706c67ULL;  // "mylosplg"
-inline constexpr std::uint32_t plugin_abi_version = 17;
+inline constexpr std::uint32_t plugin_abi_version = 18;
 /// Identifies the operations that a plugin was compiled with: their names, order and record sizes.
 inline constexpr std::uint64_t operations_key = key_of(Operations());
 

@@ -208,7 +208,7 @@ std::optional<ChoiceResult> evaluate_choices(ModelExecutor& executor, ComputeBac
     result.computed += pass.texts * pass.tokens;
     std::span<const float> token_losses;
     std::span<const std::int32_t> correct;
-    if (grid.coordinates().has_last_chunk()) std::tie(token_losses, correct) = executor.cached_losses();
+    if (grid.coordinates().has_results()) std::tie(token_losses, correct) = executor.cached_losses();
     for (std::size_t text = 0; text < active.size(); ++text) {
       if (!active[text]) continue;
       ActiveRow& row = *active[text];

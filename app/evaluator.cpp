@@ -178,7 +178,7 @@ std::optional<EvalResult> evaluate(ModelExecutor& executor, ComputeBackend& back
     executor.evaluate();
     for (std::size_t i = 0; i < batches.size(); ++i) {
       Batch& batch = batches[i];
-      if (at.has_last_chunk()) {
+      if (at.has_results()) {
         const auto number = static_cast<int>(i);
         batch.take(executor.evaluation_losses(number), executor.evaluation_correct(number));
         for (const TargetResult& result : batch.results) sums.add(result, byte_counts);

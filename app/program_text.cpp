@@ -119,7 +119,7 @@ class ActionNames {
     return fmt::format("{} {} of {}{} {} stage {}", is_sent(action.kind) ? "send" : "receive",
                        is_forward ? "activations" : "gradients", micro_batches,
                        chunk_text(action, chunks_ > stages_), is_sent(action.kind) ? "to" : "from",
-                       action.peer);
+                       action.peer_stage >= 0 ? action.peer_stage : action.peer);
   }
 
  private:

@@ -907,7 +907,12 @@ class CrossChecks {
              global, data, multiples_near(data, global), divisors_near(global, data));
       return;
     }
-    if (integer("train.micro_batch") == 0) values_.set("train.micro_batch", global / data);
+    std::int64_t shares = data;
+    if (has_replicas_) {
+      for (const int own : replicas()) shares = std::lcm(shares, std::int64_t{own});
+      if (global % shares != 0) shares = 1;  // reported below
+    }
+    if (integer("train.micro_batch") == 0) values_.set("train.micro_batch", global / shares);
     const std::int64_t micro = integer("train.micro_batch");
     if (global % (micro * data) == 0) return;
     report({"train.global_batch", "train.micro_batch"},
@@ -1045,10 +1050,9 @@ class CrossChecks {
   DeckErrors& errors_;
   ParamValues& values_;
   const std::optional<ModelConfig>& initial_;
-  const ParamValues given_;  // of the deck
-  bool is_trial_ = false;
-  bool has_replicas_ =
-      false;  // of unequal numbers    // of other values: what to write instead does not matter
+  const ParamValues given_;    // of the deck
+  bool is_trial_ = false;      // of other values: what to write instead does not matter
+  bool has_replicas_ = false;  // of unequal numbers
   std::set<std::string_view> failed_;
 };
 

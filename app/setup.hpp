@@ -71,7 +71,8 @@ Setup make_setup(const std::string& deck_text, const std::string& deck_name, con
                  const ShapeOfModel& shape_of = {});
 
 /// Makes the setup for commands that need no launcher. The number of ranks is `--ranks` or, by default, the
-/// product of parallel.data, parallel.tensor and parallel.pipeline, in which a 0 counts as 1. All ranks are
+/// product of parallel.data, parallel.tensor and parallel.pipeline, in which a 0 counts as 1, or that of
+/// parallel.tensor and the sum of parallel.replicas. All ranks are
 /// on one node unless `--ranks-per-node` is given. `shape_of` is as in `make_setup`.
 Setup planned_setup(const CommandLine& line, const std::string& deck_name, const ShapeOfModel& shape_of = {});
 

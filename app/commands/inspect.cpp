@@ -22,7 +22,7 @@ std::vector<CommandOption> options() {
       {"rank", OptionKind::integer, "with --program: the rank to show; 0 by default"},
       {"ranks", OptionKind::integer,
        "with --program: the number of ranks to plan for; by default parallel.data times "
-       "parallel.tensor times parallel.pipeline, where 0 counts as 1"},
+       "parallel.tensor times parallel.pipeline, where 0 counts as 1, or the sum of parallel.replicas"},
       {"ranks-per-node", OptionKind::integer,
        "with --program: the number of ranks per node; by default all ranks are on one node"},
   };

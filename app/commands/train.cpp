@@ -135,6 +135,9 @@ void reuse_choices(Setup& setup, const RunPaths& paths) {
     const std::string text = value(key);
     if ((text.empty() ? "1" : text) != std::to_string(extent)) return;
   }
+  std::string replicas = value("parallel.replicas");
+  std::erase(replicas, ' ');
+  if (replicas != join(layout.replicas, ",")) return;
   const auto keep = [&](std::string& choice, PluginKind kind, const char* key) {
     const auto usable = setup.plugins.usable(kind);
     const bool offered =
@@ -356,7 +359,7 @@ std::vector<CommandOption> options() {
       {"dry-run", OptionKind::flag, "check the deck, print the plan and stop; needs no launcher"},
       {"ranks", OptionKind::integer,
        "with --dry-run: the number of ranks to plan for; by default parallel.data times "
-       "parallel.tensor times parallel.pipeline, where 0 counts as 1"},
+       "parallel.tensor times parallel.pipeline, where 0 counts as 1, or the sum of parallel.replicas"},
       {"ranks-per-node", OptionKind::integer,
        "with --dry-run: the number of ranks per node; by default all ranks are on one node"},
       {"layout", OptionKind::flag, "with --dry-run: also print what each rank holds, one line per rank"},

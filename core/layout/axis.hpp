@@ -104,6 +104,8 @@ class Coordinates {
   /// have unequal numbers of replicas, only the first of each takes part.
   int num_readers() const { return is_uneven() ? 1 : extent(sample_axes); }
   int reader() const { return is_uneven() ? 0 : index(sample_axes); }
+  /// Whether this rank has the results of an evaluation: it has the last chunk and takes part.
+  bool has_results() const { return has_last_chunk() && (!is_uneven() || index(Axis::replicate) == 0); }
   /// Whether the first and the last chunk of the model lie on different ranks.
   bool ends_are_apart() const { return ends_are_apart_; }
   /// The stage with the last chunk, and whether this rank is on it.

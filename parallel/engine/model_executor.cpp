@@ -384,9 +384,12 @@ void ModelExecutor::run(const Occurrence& occurrence, const ActionScope& scope) 
     const std::vector<int>& units = program_.units_of_update(update);
     const std::size_t unit = units.empty() ? 0 : static_cast<std::size_t>(units.front());
     const std::size_t versions = weights_[unit].size();
-    run_as_graphs(name, {&pass, 1},
-                  recorded_[{occurrence.index, slot_,
-                             place * versions + place_of_version(weights_[unit], scope.version)}]);
+    const auto sets = static_cast<std::size_t>(program_.schedule().gradient_sets);
+    const std::size_t set = static_cast<std::size_t>(occurrence.step) % sets;
+    run_as_graphs(
+        name, {&pass, 1},
+        recorded_[{occurrence.index, slot_,
+                   (place * sets + set) * versions + place_of_version(weights_[unit], scope.version)}]);
   } else {
     run_pass(name, pass);
   }

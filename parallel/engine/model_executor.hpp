@@ -79,6 +79,11 @@ class ModelExecutor {
   /// Returns the memory of a recorded tensor of a storage that persists; of weights, the version that the
   /// update has written last.
   TensorRef bound(TensorRef recorded) const;
+  /// The same of gradients, of which there may be two sets: those of the action that ran last.
+  TensorRef bound_gradient(TensorRef recorded) const {
+    if (recorded) recorded.data = bindings_[slot_].at(recorded.data);
+    return recorded;
+  }
   /// Returns the memory of a storage that persists.
   void* memory_of(int storage) const { return bindings_.front().at(address_of(storage)); }
 
@@ -195,7 +200,8 @@ class ModelExecutor {
   std::vector<std::int64_t> newest_;         // versions, by unit
   ActionObserver* observer_ = nullptr;       // of the action that runs
   std::size_t slot_ = 0;                     // of the action begun last; 0 after `load_evaluation`
-  // By action, slot, and place of the step's scalars with version of weights: one graph per segment.
+  // By action, slot, and place of the step's scalars with set of gradients and version of weights: one graph
+  // per segment.
   std::map<std::tuple<std::size_t, std::size_t, std::size_t>, std::vector<DeviceGraph>> recorded_;
   std::map<const void*, InFlight> in_flight_;                 // by output
   std::vector<std::pair<Communicator*, int>> communicators_;  // numbers of calls in flight

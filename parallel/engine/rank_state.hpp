@@ -36,7 +36,7 @@ class RankState {
     return executor_.bound(program_.holding().weights(part), version);
   }
   TensorRef gradient(const UnitPart& part) const {
-    return executor_.bound(program_.holding().gradient(part));
+    return executor_.bound_gradient(program_.holding().gradient(part));
   }
   /// In training, return the kind of the optimizer and, of an owned part, a state (count) fp32 and the most
   /// precise weights: the fp32 master or, if there is none, the weights.

@@ -170,7 +170,15 @@ class CutChoice {
   }
   /// The time for which the busiest stage works: no step is shorter.
   double least_step(const Cut& cut) const {
-    return scope_.micro_batches * std::ranges::max(by_stage(chunks_of(cut), work_of));
+    std::vector<double> work = by_stage(chunks_of(cut), work_of);
+    for (std::size_t stage = 0; stage < work.size(); ++stage) work[stage] /= replicas_of(stage);
+    return num_micro_batches() * std::ranges::max(work);
+  }
+  int replicas_of(std::size_t stage) const { return scope_.replicas_of(static_cast<int>(stage)); }
+  /// Of the step whose time is looked for: of an asynchronous pipeline, as many as are simulated.
+  int num_micro_batches() const {
+    if (!kind_.is_asynchronous()) return scope_.micro_batches;
+    return (8 * scope_.stages + sizes_.front() - 1) / sizes_.front() * sizes_.front();
   }
   bool is_good(double step) const { return step <= shortest_ * (1.0 + same_step); }
 
@@ -199,11 +207,14 @@ Cut CutChoice::smallest_chunks() const {
   std::vector<std::vector<double>> largest(
       chunks, std::vector<double>(units + 1, std::numeric_limits<double>::infinity()));
   std::vector<Cut> first(chunks, Cut(units + 1));
-  largest.front() = before;
+  // Replicas of a stage divide its work; only schedules with one chunk per stage have them.
+  const auto replicas = [&](std::size_t chunk) { return scope_.replicas.empty() ? 1 : replicas_of(chunk); };
+  for (std::size_t end = 0; end <= units; ++end) largest.front()[end] = before[end] / replicas(0);
   for (std::size_t chunk = 1; chunk < chunks; ++chunk) {
     for (std::size_t end = chunk + 1; end <= units; ++end) {
       for (std::size_t begin = chunk; begin < end; ++begin) {
-        const double work = std::max(largest[chunk - 1][begin], before[end] - before[begin]);
+        const double work =
+            std::max(largest[chunk - 1][begin], (before[end] - before[begin]) / replicas(chunk));
         if (work >= largest[chunk][end]) continue;
         largest[chunk][end] = work;
         first[chunk][end] = static_cast<int>(begin);

@@ -27,7 +27,7 @@ ActionText::ActionText(const Action& action, int chunks) {
     if (action.peer_stage < 0) {
       add(" {} stage {}", direction, action.peer);
     } else {
-      add(" {} stage {} (rank {} of its pipeline)", direction, action.peer_stage, action.peer);
+      add(" {} stage {} (list {})", direction, action.peer_stage, action.peer);
     }
     return;
   }

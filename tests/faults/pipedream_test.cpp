@@ -139,6 +139,15 @@ TEST_F(PipeDream, TrainsWithUnequalReplicas) {
   const Outcome evaluated =
       run_mylos({"eval", run_path("other").string(), "--data=" + tokens().string()}, {});
   EXPECT_EQ(evaluated.exit_code, 0) << evaluated.output;
+  // Several ranks with the head: only the first has the results of an evaluation.
+  spill(scratch() / "choices.jsonl",
+        "{\"ind\": 0, \"ctx\": \"the quick\", \"label\": 1, \"endings\": [\"a\", \"b\", \"c\", \"d\"]}\n");
+  const Outcome two_heads = train_stages(
+      "two heads", {"--parallel.schedule=pipedream", "--parallel.pipeline=2", "--parallel.replicas=1,2",
+                    "--train.global_batch=8", "--train.micro_batch=0", "--eval.every=4",
+                    "--eval.choices=" + (scratch() / "choices.jsonl").string()});
+  EXPECT_EQ(two_heads.exit_code, 0) << two_heads.output;
+  EXPECT_EQ(read_table("two heads", "choices")["examples"], std::vector<double>(2, 1.0));
   // A corrupted replica is found.
   const Outcome flipped =
       train_stages("flipped",

@@ -540,5 +540,23 @@ TEST(UnitProfile, IsSummedByChunk) {
   EXPECT_EQ(pass_times(units, {}).front().forward, 22);
 }
 
+/// A stage of two ranks gets twice the work of a stage of one, however long a step is.
+TEST(Cuts, DivideTheWorkAmongReplicas) {
+  std::vector<UnitCost> units(14, UnitCost{.forward = 1.0, .input = 1.0, .weight = 1.0, .kept_bytes = 1});
+  units.front().forward = units.front().input = units.front().weight = 0.0;
+  units.back().forward = units.back().input = units.back().weight = 5.0;
+  for (const int micro_batches : {2, 32, 512}) {
+    for (const std::vector<int>& replicas : {std::vector<int>{2, 1}, {1, 2}, {1, 1}}) {
+      const std::vector<int> cut =
+          choose_cuts(units, find_kind(schedules(), "pipedream"),
+                      {.micro_batches = micro_batches, .stages = 2, .replicas = replicas});
+      const double first = (cut.front() - 1) / static_cast<double>(replicas[0]);
+      const double last = (13 - cut.front() + 5) / static_cast<double>(replicas[1]);
+      const double least = replicas[0] == 2 ? 6.0 : replicas[1] == 2 ? 6.0 : 9.0;
+      EXPECT_EQ(std::max(first, last), least) << testing::PrintToString(replicas) << ", " << micro_batches;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace mylos

@@ -15,22 +15,32 @@ namespace mylos {
 
 namespace {
 
-enum Field : std::uint8_t { stop_request, seconds, peak_memory, idle, loss, norm, skip, phases };
-constexpr std::size_t num_fields = phases + num_step_phases;
+enum Field : std::uint8_t { stop_request, seconds, peak_memory, idle, phases };
+constexpr std::size_t num_common = phases + num_step_phases;
+// Of stages that have results of their own.
+constexpr std::size_t loss = num_common;
+constexpr std::size_t norm = loss + 1;
+constexpr std::size_t skip = norm + 1;
+constexpr std::size_t num_of_stages = skip + 1;
 
 }  // namespace
 
 StepGather::StepGather(Session& session, const StepResults& results, int request,
                        const std::vector<int>& stages)
-    : own_(num_fields), ranks_(static_cast<std::size_t>(session.size())), stages_(stages) {
+    : own_(stages.size() > 1 ? num_of_stages : num_common),
+      ranks_(static_cast<std::size_t>(session.size())),
+      stages_(stages),
+      scalars_(results.scalars) {
   const auto nanoseconds = [](double s) { return static_cast<std::int64_t>(s * 1e9); };
   own_[stop_request] = request;
   own_[seconds] = nanoseconds(results.seconds);
   own_[peak_memory] = static_cast<std::int64_t>(session.ledger().peak());
   own_[idle] = nanoseconds(results.idle_seconds);
-  own_[loss] = std::bit_cast<std::int32_t>(results.scalars.loss);
-  own_[norm] = std::bit_cast<std::int32_t>(results.scalars.gradient_norm);
-  own_[skip] = results.scalars.skip;
+  if (stages.size() > 1) {
+    own_[loss] = std::bit_cast<std::int32_t>(results.scalars.loss);
+    own_[norm] = std::bit_cast<std::int32_t>(results.scalars.gradient_norm);
+    own_[skip] = results.scalars.skip;
+  }
   for (std::size_t phase = 0; phase < num_step_phases; ++phase)
     own_[phases + phase] = nanoseconds(results.phase_seconds[phase]);
   all_.resize(own_.size() * ranks_);
@@ -48,13 +58,14 @@ StepObservation StepGather::take() {
   request_.host_wait();
   std::vector<std::int64_t> column(ranks_);
   const auto take_field = [&](std::size_t field) {
-    for (std::size_t r = 0; r < ranks_; ++r) column[r] = all_[r * num_fields + field];
+    for (std::size_t r = 0; r < ranks_; ++r) column[r] = all_[r * own_.size() + field];
   };
   StepObservation seen;
   std::vector<StepScalars> parts;
-  for (const int rank : stages_) {
-    const std::int64_t* first = all_.data() + static_cast<std::size_t>(rank) * num_fields;
-    const auto real = [&](Field field) {
+  if (stages_.size() == 1) parts.push_back(scalars_);  // the same on all ranks
+  for (std::size_t stage = 0; stage < stages_.size() && stages_.size() > 1; ++stage) {
+    const std::int64_t* first = all_.data() + static_cast<std::size_t>(stages_[stage]) * own_.size();
+    const auto real = [&](std::size_t field) {
       return std::bit_cast<float>(static_cast<std::int32_t>(first[field]));
     };
     StepScalars& part = parts.emplace_back();

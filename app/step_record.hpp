@@ -45,6 +45,7 @@ class StepGather {
   std::vector<std::int64_t> own_, all_;
   std::size_t ranks_ = 0;
   std::vector<int> stages_;
+  StepScalars scalars_;
   Request request_;
 };
 

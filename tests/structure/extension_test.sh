@@ -44,7 +44,7 @@ edit parallel/exchange/exchanges.cpp 1 -e 's/{&ddp_exchange\>/&, \&dealt_exchang
 
 # The schedule: a declaration and its place in the list.
 edit parallel/schedule/schedules.cpp 1 -e '/^extern const ScheduleKind file_schedule;/i extern const ScheduleKind eager_1f1b_schedule;'
-edit parallel/schedule/schedules.cpp 1 -e 's/^      &file_schedule,$/      \&eager_1f1b_schedule,\n&/'
+edit parallel/schedule/schedules.cpp 1 -e 's/&file_schedule,$/\&eager_1f1b_schedule, &/'
 
 # The operation: a record and its place in the list of all operations; its place in the backend's list, and a
 # declaration.

@@ -158,9 +158,9 @@ const ParamSpec params[] = {
                   "(sequence parallelism): less memory for activations, more traffic."),
     choice_param("parallel", "exchange", exchanges().front()->name, exchange_choices.c_str(),
                  exchange_docs.c_str()),
-    integer_param("parallel", "pipeline", "1", 1, 1024, "stages",
+    integer_param("parallel", "pipeline", "1", 0, 1024, "stages",
                   "Number of stages that the blocks are divided into, the slowest axis of the grid: ranks = "
-                  "tensor x data x pipeline."),
+                  "tensor x data x pipeline. 0, with replicas = auto: the number with the shortest time."),
     integer_param("parallel", "chunks", "1", 1, 1024, "",
                   "Parts of the model that each stage has, if the schedule does not say."),
     choice_param("parallel", "schedule", "auto", schedule_choices.c_str(), schedule_docs.c_str()),
@@ -178,7 +178,8 @@ const ParamSpec params[] = {
         "parallel", "replicas", "",
         "Ranks of each stage that take micro-batches in turn, such as 2,1, with schedule = pipedream or "
         "pipedream_2bw: ranks = tensor x their sum, stage by stage. Empty: as many on all stages, which is "
-        "parallel.data."),
+        "parallel.data. auto: the numbers, and unless stages says where to cut, the stages, with the "
+        "shortest time per micro-batch (docs/layouts.md)."),
     boolean_param("parallel", "vertical_sync", "false",
                   "With schedule = pipedream, a micro-batch uses the same version of the weights on all "
                   "stages: that of the first."),
@@ -281,6 +282,13 @@ const ParamSpec params[] = {
     real_param(
         "machine", "peak_tflops", "0", 0.0, 1e6, "TFLOP/s",
         "Peak rate of one rank's processor, of which MFU is a fraction; 0 takes the measured GEMM rate."),
+    real_param("machine", "memory_gb", "0", 0.0, 1e6, "GB",
+               "The most memory of a rank that parallel.replicas = auto plans with; 0: no limit."),
+    real_param(
+        "machine", "node_gbps", "0", 0.0, 1e6, "Gbit/s",
+        "Bandwidth between two ranks of a node for parallel.replicas = auto; 0 takes "
+        "comm.simulate_gbps or, if that is 0, measures it with MPI's messages (a dry run ignores it)."),
+    real_param("machine", "link_gbps", "0", 0.0, 1e6, "Gbit/s", "The same between ranks of two nodes."),
 };
 
 /// Inserts the parameters of all `kinds` after the parameter `name`, which chooses one of them.

@@ -5,10 +5,13 @@
 #include <array>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <initializer_list>
+#include <limits>
 #include <numeric>
 #include <set>
 #include <string_view>
@@ -16,6 +19,7 @@
 
 #include <fmt/core.h>
 
+#include "app/stage_plans.hpp"
 #include "core/base/error.hpp"
 #include "core/base/expand_path.hpp"
 #include "core/base/host.hpp"
@@ -387,7 +391,7 @@ class CrossChecks {
     const std::string& schedule = values_.text("parallel.schedule");
     const std::int64_t pipeline = integer("parallel.pipeline");
     const std::vector<int> numbers = replicas();
-    if (schedule != "pipedream" && schedule != "pipedream_2bw") {
+    if (schedule == "auto" || !find_kind(schedules(), schedule).is_asynchronous()) {
       report(
           {"parallel.replicas", "parallel.schedule"},
           "[parallel] replicas = {} needs schedule = pipedream or pipedream_2bw, not {}; use data for equal "
@@ -440,11 +444,10 @@ class CrossChecks {
 
   void check_layout() {
     if (!known({"parallel.tensor", "parallel.pipeline"})) failed_.insert("parallel.data");
-    if (!known({"parallel.data"})) return;
+    if (!known({"parallel.data"}) || has_replicas_) return;
     const std::int64_t data = integer("parallel.data");
     const std::int64_t others = integer("parallel.tensor") * integer("parallel.pipeline");
     const std::int64_t all = job_.ranks / others;
-    if (has_replicas_) return;
     if (data == 0) values_.set("parallel.data", all);
     if (data == 0 || data == all) return;
     report({"parallel.data"},
@@ -1166,45 +1169,49 @@ CommConfig comm_config(const ParamValues& values) {
   return comm;
 }
 
-/// Cuts the model into chunks, unless the deck says where, and sets what their passes cost. Throws
-/// ExitCode::usage for a profile that cannot be used.
-void cut_model(RunConfig& config, const std::string& profile_path) {
+/// The costs of the model's units: those of the profile, if there is one. Throws ExitCode::usage for a
+/// profile that cannot be used.
+std::vector<UnitCost> known_costs(const RunConfig& config) {
+  std::vector<UnitCost> units = unit_costs(config);
+  if (config.unit_profile.empty()) return units;
+  try {
+    std::vector<UnitCost> profile = parse_unit_profile(read_text_file(config.unit_profile));
+    check_profile(profile, units);
+    return profile;
+  } catch (const Error& error) {
+    fail(error.code(), "{}: {}", config.unit_profile, error.what());
+  }
+}
+
+/// Cuts the model into chunks, unless the deck says where, and sets what their passes cost. Throws like
+/// `known_costs`.
+void cut_model(RunConfig& config, const JobSize& job) {
   ParallelLayout& layout = config.parallel;
   ScheduleScope scope = layout.scope(config.train.accumulation);
   layout.placement = layout.stages_of_chunks();
-  if (scope.num_chunks() == 1 && profile_path.empty()) return;
+  if (scope.num_chunks() == 1 && config.unit_profile.empty()) return;
   if (layout.emulated_stages > 1) {  // the cut is that of the stages
     scope.stages = scope.chunks;
     scope.chunks = 1;
   }
   if (layout.replicas.empty()) scope.replicas.clear();  // equal replicas divide the work of all stages alike
-  std::vector<UnitCost> units = unit_costs(config);
-  if (!profile_path.empty()) {
-    std::vector<UnitCost> profile;
-    try {
-      profile = parse_unit_profile(read_text_file(profile_path));
-      check_profile(profile, units);
-    } catch (const Error& error) {
-      fail(error.code(), "{}: {}", profile_path, error.what());
-    }
-    units = profile;
-    config.time_unit = TimeUnit::seconds;
-  }
+  std::vector<UnitCost> units = known_costs(config);
+  if (!config.unit_profile.empty()) config.time_unit = TimeUnit::seconds;
+  if (layout.is_asynchronous() && !config.partition) config.partition = partition_problem(config, units, job);
   if (config.model.tied && layout.placement.front() != layout.placement.back())
     units.back().parameters += parameters_of(config.model).find("wte.weight").padded_size();
   if (layout.cuts.empty()) layout.cuts = choose_cuts(units, *layout.schedule, scope);
   layout.times = pass_times(units, config.cuts());
 }
 
-}  // namespace
+/// The file that parallel.stages names, or "".
+std::string profile_of(const ParamValues& values) {
+  const std::string& stages = values.text("parallel.stages");
+  return stages.starts_with(profile_prefix) ? expand_path(stages.substr(profile_prefix.size())) : "";
+}
 
-RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, const JobSize& job,
-                          DeckErrors& errors, ParamValues& values,
-                          const std::vector<std::pair<std::string, std::string>>& unavailable,
-                          const std::optional<ModelConfig>& initial) {
-  values = resolve_deck(deck, specs, unavailable, errors);
-  CrossChecks(deck, job, errors, values, initial).run();
-  if (!errors.empty()) return {};
+/// What the values say, without what follows from the costs of the model's units.
+RunConfig config_of(const ParamValues& values, const JobSize& job) {
   RunConfig config;
   config.model = model_config(values);
   config.train = train_config(values);
@@ -1247,23 +1254,255 @@ RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, co
   config.comm = comm_config(values);
   config.profile_step = values.integer("profile.step");
   config.peak_tflops = values.real("machine.peak_tflops");
+  const double simulated = values.real("comm.simulate_gbps");
+  const auto rate = [&](const char* key) { return values.real(key) > 0.0 ? values.real(key) : simulated; };
+  config.machine = {.memory_gb = values.real("machine.memory_gb"),
+                    .node_gbps = rate("machine.node_gbps"),
+                    .link_gbps = rate("machine.link_gbps")};
   config.init = expand_path(values.text("model.init"));
   config.run_dir = expand_path(values.text("run.dir"));
   std::error_code unknown;
   config.folder = std::filesystem::current_path(unknown).string();
   config.ranks_per_node = job.ranks_per_node;
+  return config;
+}
+
+/// Calls `work`, whose errors are those of the profile that parallel.stages names.
+void at_stages(const Deck& deck, const ParamValues& values, DeckErrors& errors,
+               const std::function<void()>& work) {
   try {
-    cut_model(config, profile_of(values));
+    work();
   } catch (const Error& error) {
     errors.add(deck.place_of("parallel.stages"),
                fmt::format("[parallel] stages = {}: {}", values.text("parallel.stages"), error.what()));
   }
-  return config;
 }
 
-std::string profile_of(const ParamValues& values) {
-  const std::string& stages = values.text("parallel.stages");
-  return stages.starts_with(profile_prefix) ? expand_path(stages.substr(profile_prefix.size())) : "";
+/// Sets what parallel.replicas = auto and parallel.pipeline = 0 leave to the partitioner.
+class StageChoice {
+ public:
+  StageChoice(const Deck& deck, const JobSize& job, DeckErrors& errors, ParamValues& values,
+              const std::optional<ModelConfig>& initial)
+      : deck_(deck), job_(job), errors_(errors), values_(values), initial_(initial) {}
+
+  /// Whether the deck leaves anything to the partitioner.
+  bool is_wanted() const { return has_open_replicas() || has_open_stages(); }
+
+  /// Chooses, or reports why that is not possible. `profile` is the file that parallel.stages names, or "".
+  std::optional<PartitionProblem> make(const std::string& profile) {
+    check_keys();
+    if (!errors_.empty()) return std::nullopt;
+    // Everything but the layout is checked on one rank per tensor rank, which emulates two stages.
+    ParamValues alone = values_;
+    alone.set("parallel.pipeline", std::int64_t{1});
+    alone.set("parallel.emulated_stages", std::int64_t{2});
+    alone.set("parallel.data", std::int64_t{1});
+    alone.set("parallel.replicas", "");
+    alone.set("parallel.stages", "auto");
+    const std::int64_t tensor = integer("parallel.tensor");
+    CrossChecks(deck_, {.ranks = tensor, .ranks_per_node = tensor}, errors_, alone, initial_).run();
+    if (!errors_.empty()) return std::nullopt;
+    for (const auto& [key, measured] :
+         {std::pair("machine.node_gbps", job_.node_gbps), std::pair("machine.link_gbps", job_.link_gbps)}) {
+      if (measured > 0.0) values_.set(key, measured);
+      if (measured > 0.0) alone.set(key, measured);
+    }
+    RunConfig config = config_of(alone, job_);
+    config.unit_profile = profile;
+    std::vector<UnitCost> units;
+    at_stages(deck_, values_, errors_, [&] { units = known_costs(config); });
+    if (!errors_.empty()) return std::nullopt;
+    const PartitionProblem problem = partition_problem(config, std::move(units), job_);
+    choose(problem, config);
+    return problem;
+  }
+
+ private:
+  bool has(const char* key) const { return values_.all().contains(key); }
+  std::int64_t integer(const char* key) const { return values_.integer(key); }
+  bool has_open_replicas() const {
+    return has("parallel.replicas") && values_.text("parallel.replicas") == "auto";
+  }
+  bool has_open_stages() const { return has("parallel.pipeline") && integer("parallel.pipeline") == 0; }
+
+  /// Whether the deck says where to cut.
+  bool is_cut() const {
+    const std::string& stages = values_.text("parallel.stages");
+    return stages != "auto" && !stages.starts_with(profile_prefix);
+  }
+
+  template <class... Args>
+  void report(const char* key, fmt::format_string<Args...> format, Args&&... args) {
+    errors_.add(deck_.place_of(key), fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  void check_keys() {
+    if (!errors_.empty()) return;
+    if (!has_open_replicas()) {
+      report(
+          "parallel.pipeline",
+          "[parallel] pipeline = 0 chooses the number of stages together with their replicas; use replicas "
+          "= auto, or pipeline = 1 or more");
+      return;
+    }
+    const std::string& schedule = values_.text("parallel.schedule");
+    if (schedule == "auto" || !find_kind(schedules(), schedule).is_asynchronous()) {
+      report("parallel.replicas",
+             "[parallel] replicas = auto needs schedule = pipedream or pipedream_2bw, not {}; use data for "
+             "equal numbers of ranks per stage",
+             schedule);
+    }
+    if (integer("parallel.data") > 1) {
+      report("parallel.data",
+             "[parallel] replicas = auto chooses how many ranks each stage has, and so would data = {}; use "
+             "data = 0",
+             integer("parallel.data"));
+    }
+    if (integer("parallel.emulated_stages") > 1) {
+      report("parallel.emulated_stages",
+             "[parallel] emulated_stages = {} cannot be used with replicas = auto: ranks that emulate stages "
+             "have no replicas; use emulated_stages = 1",
+             integer("parallel.emulated_stages"));
+    }
+    if (integer("train.micro_batch") == 0) {
+      report("parallel.replicas",
+             "[parallel] replicas = auto needs [train] micro_batch, from which the costs of stages follow");
+    }
+    if (job_.ranks % integer("parallel.tensor") != 0) {
+      report("parallel.tensor", "[parallel] tensor = {} must divide this run's {} ranks; use {}",
+             integer("parallel.tensor"), job_.ranks, divisors_near(job_.ranks, integer("parallel.tensor")));
+    }
+  }
+
+  /// The units, or if the deck says where to cut, its stages as units; nothing after reporting a problem.
+  std::optional<PartitionProblem> problem_of_deck(const PartitionProblem& problem, std::int64_t layers) {
+    if (!is_cut()) return problem;
+    const std::string& stages = values_.text("parallel.stages");
+    std::vector<std::int64_t> blocks;
+    try {
+      blocks = parse_blocks(stages);
+    } catch (const Error&) {
+    }
+    const bool has_empty =
+        blocks.size() > 2 && std::any_of(blocks.begin() + 1, blocks.end() - 1, [](auto n) { return n == 0; });
+    const bool is_wrong_number = !has_open_stages() && std::ssize(blocks) != integer("parallel.pipeline");
+    if (blocks.size() < 2 || has_empty || is_wrong_number ||
+        std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0}) != layers) {
+      report("parallel.stages",
+             "[parallel] stages = {} must be auto, profile:PATH or the blocks of each stage, {} in all, such "
+             "as {}",
+             stages, layers,
+             join(even_blocks(layers, has_open_stages() ? 2 : integer("parallel.pipeline")), ","));
+      return std::nullopt;
+    }
+    ModelCuts cuts{.chunks = static_cast<int>(blocks.size()), .places = {}};
+    int first = 1;  // block 0 is the embedding
+    for (const std::int64_t own : blocks) cuts.places.push_back(first += static_cast<int>(own));
+    cuts.places.pop_back();
+    PartitionProblem merged = problem;
+    merged.units = chunk_costs(problem.units, cuts);
+    return merged;
+  }
+
+  void choose(const PartitionProblem& problem, const RunConfig& config) {
+    const std::int64_t layers = config.model.layers;
+    const std::optional<PartitionProblem> own = problem_of_deck(problem, layers);
+    if (!own) return;
+    const auto units = static_cast<int>(own->units.size());
+    const int wanted = is_cut() ? units : static_cast<int>(integer("parallel.pipeline"));
+    if (wanted > std::min(own->replicas, units)) {
+      report("parallel.pipeline",
+             "[parallel] pipeline = {} needs a rank and a unit of the model for each stage, but there are {} "
+             "groups of tensor = {} ranks and {} units; use pipeline = {}, or 0",
+             wanted, own->replicas, own->tensor, units, std::min(own->replicas, units));
+      return;
+    }
+    const std::vector<std::optional<Partition>> plans = best_partitions(*own, wanted == 0 ? units : wanted);
+    const Partition* best = nullptr;
+    for (const std::optional<Partition>& plan : plans) {
+      if (!plan || (wanted > 0 && plan->stages() != wanted)) continue;
+      if (best == nullptr || plan->time < best->time * (1.0 - same_time)) best = &*plan;
+    }
+    if (best == nullptr) {
+      report_none(*own, wanted);
+      return;
+    }
+    take(*best, layers);
+  }
+
+  void report_none(PartitionProblem problem, int wanted) {
+    const double limit = problem.memory_bytes;
+    problem.memory_bytes = 0.0;
+    const auto plans = best_partitions(problem, wanted == 0 ? problem.replicas : wanted);
+    double least = std::numeric_limits<double>::infinity();
+    for (const std::optional<Partition>& plan : plans) {
+      if (plan && (wanted == 0 || plan->stages() == wanted)) least = std::min(least, plan->memory);
+    }
+    if (std::isfinite(least)) {
+      report("parallel.replicas",
+             "[parallel] replicas = auto finds no division within [machine] memory_gb = {:.6g}; without the "
+             "limit, the fastest ones need {:.4g} or more",
+             1e-9 * limit, 1e-9 * least);
+      return;
+    }
+    report(
+        "parallel.replicas",
+        "[parallel] replicas = auto finds no division{}: {} groups of ranks cannot be divided into numbers "
+        "that divide the {} micro-batches of a step{}; use another global_batch or micro_batch",
+        wanted == 0 ? std::string() : fmt::format(" into {} stages", wanted), problem.replicas,
+        problem.micro_batches,
+        problem.versions == VersionsKept::double_buffered
+            ? ", with no more micro-batches in flight than a step has"
+            : "");
+  }
+
+  void take(const Partition& best, std::int64_t layers) {
+    values_.set("parallel.pipeline", std::int64_t{best.stages()});
+    if (best.stages() > 1) {
+      values_.set("parallel.replicas", join(best.replicas, ","));
+      if (!is_cut()) values_.set("parallel.stages", blocks_text(best, layers));
+      return;
+    }
+    // Plain data parallelism. The stage is the model.
+    values_.set("parallel.replicas", "");
+    values_.set("parallel.data", std::int64_t{best.replicas.front()});
+    values_.set("parallel.stages", "auto");
+    values_.set("parallel.schedule", "accumulate");
+    values_.set("parallel.vertical_sync", false);
+    values_.set("optim.clip_scope", "model");
+  }
+
+  /// Times that differ by less than this part are equal: fewer stages are then better.
+  static constexpr double same_time = 1e-9;
+
+  const Deck& deck_;
+  const JobSize& job_;
+  DeckErrors& errors_;
+  ParamValues& values_;
+  const std::optional<ModelConfig>& initial_;
+};
+
+}  // namespace
+
+RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, const JobSize& job,
+                          DeckErrors& errors, ParamValues& values,
+                          const std::vector<std::pair<std::string, std::string>>& unavailable,
+                          const std::optional<ModelConfig>& initial) {
+  values = resolve_deck(deck, specs, unavailable, errors);
+  const std::string profile = values.all().contains("parallel.stages") ? profile_of(values) : "";
+  std::optional<PartitionProblem> partition;
+  StageChoice choice(deck, job, errors, values, initial);
+  if (choice.is_wanted()) {
+    partition = choice.make(profile);
+    if (!errors.empty()) return {};
+  }
+  CrossChecks(deck, job, errors, values, initial).run();
+  if (!errors.empty()) return {};
+  RunConfig config = config_of(values, job);
+  config.unit_profile = profile;
+  config.partition = partition;
+  at_stages(deck, values, errors, [&] { cut_model(config, job); });
+  return config;
 }
 
 std::vector<std::string> idle_settings(const RunConfig& config) {

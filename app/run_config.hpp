@@ -20,6 +20,7 @@
 #include "parallel/collectives/simulated_link.hpp"
 #include "parallel/engine/step_config.hpp"
 #include "parallel/health/watchdog_limits.hpp"
+#include "parallel/plan/partition.hpp"
 
 namespace mylos {
 
@@ -92,6 +93,14 @@ struct CommConfig {
   WatchdogLimits limits;  ///< including the timeout of [io]
 };
 
+/// What the partitioner knows of the machine.
+struct MachineConfig {
+  double memory_gb = 0.0;  ///< the most that a rank may need, in 1e9 bytes; 0: no limit
+  /// Gbit/s between two ranks of a node, and between two nodes; 0: not known.
+  double node_gbps = 0.0;
+  double link_gbps = 0.0;
+};
+
 /// The unit of ParallelLayout::times.
 enum class TimeUnit : std::uint8_t {
   flops,    ///< of recorded operations
@@ -111,7 +120,11 @@ struct RunConfig : StepConfig {
   std::int64_t profile_step = 0;  ///< the step that is traced; 0 for none
   TimeUnit time_unit = TimeUnit::flops;
   double peak_tflops = 0.0;  ///< of one rank; 0 measures the GEMM rate
-  std::string init;          ///< model whose weights the run begins with; empty for random weights
+  MachineConfig machine;
+  std::string unit_profile;  ///< file with the measured costs of units; empty: FLOPs count
+  /// What the stages of an asynchronous pipeline can be chosen from; nothing for other schedules.
+  std::optional<PartitionProblem> partition;
+  std::string init;  ///< model whose weights the run begins with; empty for random weights
   std::string run_dir;
   std::string folder;               ///< where relative paths of the resolved deck begin
   std::int64_t ranks_per_node = 0;  ///< as in JobSize
@@ -125,23 +138,23 @@ struct JobSize {
   std::int64_t ranks = 1;
   /// Every node has this many ranks with consecutive numbers; 0 if the job is not laid out in this way.
   std::int64_t ranks_per_node = ranks;
+  /// As in MachineConfig, measured; 0: not known.
+  double node_gbps = 0.0;
+  double link_gbps = 0.0;
 };
 
 /// Checks `deck` against `specs` (mylos' own and the plugins') for `job` and returns its configuration. Adds
 /// all problems to `errors`, each with its place; the result is meaningful only if there are none. `values`
 /// receives every parameter (for plugins and for the resolved deck), including the values that the deck
 /// leaves open: the preset's shape, train.seq_len, train.micro_batch, train.grad_dtype, train.loss_scale,
-/// parallel.data and parallel.shard. Paths are expanded (`expand_path`) in the result, but not in `values`.
-/// `unavailable` is as in `resolve_deck`. `initial` is the shape of the model that [model] init names: it
-/// gives the shape that the deck leaves open, and must agree with the rest, except that `context` may be
-/// smaller.
+/// parallel.data and parallel.shard, and, with parallel.replicas = auto, what the partitioner chooses. Paths
+/// are expanded (`expand_path`) in the result, but not in `values`. `unavailable` is as in `resolve_deck`.
+/// `initial` is the shape of the model that [model] init names: it gives the shape that the deck leaves open,
+/// and must agree with the rest, except that `context` may be smaller.
 RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, const JobSize& job,
                           DeckErrors& errors, ParamValues& values,
                           const std::vector<std::pair<std::string, std::string>>& unavailable = {},
                           const std::optional<ModelConfig>& initial = {});
-
-/// The profile that parallel.stages names, or "".
-std::string profile_of(const ParamValues& values);
 
 /// Returns what settings of `config` do not do in a run of this length, and what happens instead: "[eval]
 /// every = 100 is more than ...".

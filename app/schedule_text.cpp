@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "app/plan_text.hpp"
+#include "app/stage_plans.hpp"
 #include "core/base/join.hpp"
 #include "core/base/number_text.hpp"
 #include "core/base/statistics.hpp"
@@ -417,7 +418,8 @@ std::string simulation_text(const RunConfig& config, std::span<const RunPlan> pl
                                ? ""
                                : fmt::format("; a column is {}{}", step.text_of(column), step.unit());
   text += fmt::format("diagram      {}{}\n", legend(step.stages()), unit);
-  return text + diagram_text(step.stages(), step.simulation(), column);
+  text += diagram_text(step.stages(), step.simulation(), column);
+  return config.partition ? text + "\n" + stage_plans_text(config) : text;
 }
 
 }  // namespace mylos

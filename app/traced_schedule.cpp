@@ -111,6 +111,21 @@ MessageTime message_time(const RunConfig& config, const std::vector<UnitCost>& u
   return {.alpha = link->latency, .seconds = 1e-9 * bits / link->gigabits_per_second};
 }
 
+/// Sets which version of the weights each pass of the traced step uses.
+void set_versions(const RunConfig& config, StepDiagram& diagram) {
+  const ScheduleScope scope = config.parallel.scope(config.train.accumulation);
+  const std::vector<VersionRule> rules = config.parallel.schedule->rules(scope);
+  const std::int64_t first = (config.profile_step - 1) * scope.micro_batches;
+  for (std::vector<DiagramRow>* rows : {&diagram.simulation, &diagram.ranks}) {
+    for (DiagramRow& row : *rows) {
+      for (WorkSpan& span : row.spans) {
+        if (is_pass(span.kind))
+          span.version = rules[static_cast<std::size_t>(span.chunk)].version_of(first + span.micro_batch);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 DiagramRow traced_row(std::span<const TraceEvent> events, int rank, int stage) {
@@ -153,6 +168,7 @@ StepDiagram diagram_of(const RunConfig& config, const std::vector<UnitCost>& uni
     if (diagram.ranks.size() < most_rows && (rows.size() <= most_rows || is_first))
       diagram.ranks.push_back(std::move(row));
   }
+  if (config.parallel.schedule->is_asynchronous()) set_versions(config, diagram);
   diagram.finish(most_spans);
   return diagram;
 }

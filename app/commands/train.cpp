@@ -15,6 +15,7 @@
 #include "app/environment.hpp"
 #include "app/inference.hpp"
 #include "app/launch.hpp"
+#include "app/link_rates.hpp"
 #include "app/opened_model.hpp"
 #include "app/plan_files.hpp"
 #include "app/plan_text.hpp"
@@ -88,7 +89,7 @@ std::vector<std::filesystem::path> inputs_of(const Setup& setup, const std::stri
   std::vector<std::filesystem::path> inputs = {deck};
   if (const std::string& file = setup.values.text("parallel.schedule_file"); !file.empty())
     inputs.emplace_back(expand_path(file));
-  if (const std::string file = profile_of(setup.values); !file.empty()) inputs.emplace_back(file);
+  if (const std::string& file = setup.config.unit_profile; !file.empty()) inputs.emplace_back(file);
   return inputs;
 }
 
@@ -328,6 +329,16 @@ std::string placement_text(const MpiRuntime& mpi, std::optional<std::int64_t> en
   return text;
 }
 
+/// The layout that the partitioner has chosen: "2 stages of 8,4 blocks with 2,1 replicas".
+std::string chosen_stages_text(const ParamValues& values) {
+  const std::int64_t stages = values.integer("parallel.pipeline");
+  if (stages == 1) return "one stage, plain data parallelism";
+  const std::string& replicas = values.text("parallel.replicas");
+  return fmt::format("{} stages of {} blocks with {} replicas{}", stages, values.text("parallel.stages"),
+                     replicas.empty() ? std::to_string(values.integer("parallel.data")) : replicas,
+                     replicas.empty() ? " each" : "");
+}
+
 void print_header(Console& console, const MpiRuntime& mpi, const Setup& setup, Session& session,
                   double peak_tflops) {
   if (mpi.rank() > 0) return;  // the plans of all stages take a while
@@ -340,6 +351,9 @@ void print_header(Console& console, const MpiRuntime& mpi, const Setup& setup, S
   console.line("       " + placement_text(mpi, c.limits.end_time));
   console.line(fmt::format("       comm {}{}, compute {}: {}", c.backend.comm, algorithm, c.backend.compute,
                            session.compute().description()));
+  const DeckEntry* replicas = setup.deck.find("parallel.replicas");
+  if (replicas != nullptr && replicas->value == "auto")
+    console.line("       chosen: " + chosen_stages_text(setup.values));
   const std::string& limit = c.backend.threads_limit;
   console.line(fmt::format("       {} thread{} per rank{}, rank 0 on cores {}", c.backend.threads,
                            c.backend.threads == 1 ? "" : "s", limit.empty() ? "" : " (" + limit + ")",
@@ -384,6 +398,7 @@ int train(const MpiRuntime& mpi, const CommandLine& line, const LaunchTime& laun
   std::optional<RunDirectory> directory;
   Fault fault;
   std::string deck_text;
+  JobSize job;
   std::vector<std::string> notes;
   std::optional<TokenDataset> train_data;
   std::optional<TokenDataset> valid_data;
@@ -393,8 +408,8 @@ int train(const MpiRuntime& mpi, const CommandLine& line, const LaunchTime& laun
   const auto read_everything = [&] {
     fault = Fault::from_environment(mpi.rank());
     fault.at(Fault::launch, 0);
-    setup = make_setup(deck_text, deck_name, line.overrides, line.text("plugin-path"), mpi.job(),
-                       DeckOrigin::user, restart ? shape_to_continue : ShapeOfModel());
+    setup = make_setup(deck_text, deck_name, line.overrides, line.text("plugin-path"), job, DeckOrigin::user,
+                       restart ? shape_to_continue : ShapeOfModel());
     if (restart) {
       notes = find_from_folder(setup, deck_name);
       reuse_choices(setup, {setup.config.run_dir});
@@ -419,6 +434,7 @@ int train(const MpiRuntime& mpi, const CommandLine& line, const LaunchTime& laun
   if (const int code = share_text(
           mpi, [&] { return read_deck(deck_name); }, deck_text))
     return code;
+  job = with_link_rates(mpi, line, deck_text);
   if (const int code = run_agreed(mpi, read_everything)) return code;
   if (mpi.rank() == 0) {
     for (const std::string& note : notes) say(stderr, "mylos: {}\n", note);

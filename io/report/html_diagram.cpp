@@ -82,11 +82,13 @@ std::string ratio(std::int64_t time, std::int64_t to) {
   return to <= 0 ? missing : fmt::format("{:.2f}", static_cast<double>(time) / static_cast<double>(to));
 }
 
-/// A pass in a schedule file's form: "F3", with several chunks per stage "1F3".
+/// A pass in a schedule file's form: "F3", with several chunks per stage "1F3"; if steps overlap with the
+/// version of the weights, "F3:41".
 std::string pass_name(const WorkSpan& span, bool names_chunk) {
   std::string text = names_chunk ? std::to_string(span.chunk) : "";
   text += letter_of(span.kind);
-  return text + std::to_string(span.micro_batch);
+  text += std::to_string(span.micro_batch);
+  return span.version < 0 ? text : fmt::format("{}:{}", text, span.version);
 }
 
 class DiagramCard {
@@ -98,6 +100,7 @@ class DiagramCard {
     for_each_span([&](const WorkSpan& span) {
       kinds_.insert(span.kind);
       names_chunks_ = names_chunks_ || span.chunk >= diagram.num_stages;
+      names_versions_ = names_versions_ || span.version >= 0;
     });
     for_each_span([&](const WorkSpan& span) {
       if (!is_pass(span.kind)) return;
@@ -259,7 +262,8 @@ class DiagramCard {
     std::string text(look_of(span.kind).name);
     if (!is_pass(span.kind)) return text;
     text += fmt::format(", micro-batch {}", span.micro_batch);
-    return names_chunks_ ? text + fmt::format(", chunk {}", span.chunk) : text;
+    if (names_chunks_) text += fmt::format(", chunk {}", span.chunk);
+    return span.version < 0 ? text : text + fmt::format(", version {} of the weights", span.version);
   }
 
   /// What fits into `pixels`.
@@ -283,6 +287,9 @@ class DiagramCard {
         R"(reductions and the update take no time. Idle: the share of the whole in which a rank waits or has )"
         R"(no work.)";
     out_ += names_chunks_ ? " 2F3: micro-batch 3 forward through chunk 2." : " F3: micro-batch 3 forward.";
+    if (names_versions_)
+      out_ +=
+          " F3:41: with version 41 of the weights. The traced step runs alone: startup, steady state, drain.";
     const bool has_all = diagram_.num_ranks == std::ssize(diagram_.ranks);
     if (!has_all) {
       out_ += fmt::format(
@@ -372,6 +379,7 @@ class DiagramCard {
   std::int64_t step_;
   std::set<WorkKind> kinds_;   // that are drawn
   bool names_chunks_ = false;  // a stage has several
+  bool names_versions_ = false;
   double width_ = least_width;
 };
 

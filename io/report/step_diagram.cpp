@@ -98,6 +98,7 @@ Json json_of(const DiagramRow& row) {
                        {"kinds", kinds},
                        {"micro_batches", numbers_of(row.spans, &WorkSpan::micro_batch)},
                        {"chunks", numbers_of(row.spans, &WorkSpan::chunk)},
+                       {"versions", numbers_of(row.spans, &WorkSpan::version)},
                        {"begins", numbers_of(row.spans, &WorkSpan::begin)},
                        {"ends", numbers_of(row.spans, &WorkSpan::end)}});
 }
@@ -112,9 +113,12 @@ DiagramRow parse_diagram_row(const Json& json) {
   const std::string kinds = json.text("kinds");
   const std::vector<std::int64_t> micro_batches = json.integers("micro_batches");
   const std::vector<std::int64_t> chunks = json.integers("chunks");
+  std::vector<std::int64_t> versions(kinds.size(), -1);  // that older runs do not name
+  if (json.has("versions")) versions = json.integers("versions");
   const std::vector<std::int64_t> begins = json.integers("begins");
   const std::vector<std::int64_t> ends = json.integers("ends");
-  for (const std::size_t size : {micro_batches.size(), chunks.size(), begins.size(), ends.size()}) {
+  for (const std::size_t size :
+       {micro_batches.size(), chunks.size(), versions.size(), begins.size(), ends.size()}) {
     if (size != kinds.size()) fail(ExitCode::bad_data, "{} spans, not {}", size, kinds.size());
   }
   for (std::size_t i = 0; i < kinds.size(); ++i) {
@@ -124,7 +128,8 @@ DiagramRow parse_diagram_row(const Json& json) {
                          .micro_batch = small_integer(micro_batches[i], -1),
                          .chunk = small_integer(chunks[i], -1),
                          .begin = begins[i],
-                         .end = ends[i]});
+                         .end = ends[i],
+                         .version = versions[i]});
   }
   return row;
 }

@@ -41,6 +41,7 @@ struct WorkSpan {
   int chunk = -1;        ///< likewise
   std::int64_t begin = 0;
   std::int64_t end = 0;
+  std::int64_t version = -1;  ///< of a pass if steps overlap: the updates that made the weights
 
   bool operator==(const WorkSpan&) const = default;
 };

@@ -20,8 +20,8 @@ struct ParallelLayout {
   TensorSplits splits{};      ///< what else these ranks divide
   std::int64_t data = 1;      ///< ranks that read different samples
   std::int64_t pipeline = 1;  ///< stages
-                              /// Ranks of each stage that take micro-batches in turn, if their numbers are
-                              /// unequal; then `data` is 1.
+
+  /// Ranks of each stage that take micro-batches in turn, if their numbers are unequal; then `data` is 1.
   std::vector<int> replicas{};
   std::int64_t chunks = 1;           ///< parts of the model per stage, unless the schedule has its own number
   std::int64_t emulated_stages = 1;  ///< of an asynchronous schedule, on ranks that hold the whole model

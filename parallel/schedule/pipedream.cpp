@@ -20,28 +20,23 @@ int replicas_of(const ScheduleScope& scope, int stage) {
 
 }  // namespace
 
-/// On each replica of a stage, one more than it takes to keep the next stage's replicas busy.
 std::vector<int> micro_batches_in_flight(const ScheduleScope& scope) {
-  std::vector<int> most(static_cast<std::size_t>(num_stages(scope)), 1);
-  for (int s = num_stages(scope) - 2; s >= 0; --s) {
-    const int next = replicas_of(scope, s + 1) * most[static_cast<std::size_t>(s) + 1];
+  std::vector<int> most(static_cast<std::size_t>(num_stages(scope)));
+  int following = 0;
+  for (int s = num_stages(scope) - 1; s >= 0; --s) {
     const int own = replicas_of(scope, s);
-    most[static_cast<std::size_t>(s)] = (next + own - 1) / own + 1;
+    following = own * (most[static_cast<std::size_t>(s)] = in_flight_before(own, following));
   }
   return most;
 }
 
 namespace {
 
-/// How many micro-batches each stage's weights may be behind: with one replica as many as follow in flight,
-/// with several one more on each replica, so that none waits for the gradient of another.
 std::vector<int> delays(const ScheduleScope& scope) {
   std::vector<int> delays = micro_batches_in_flight(scope);
-  for (int s = 0; s < num_stages(scope); ++s) {
-    int& delay = delays[static_cast<std::size_t>(s)];
-    const int replicas = replicas_of(scope, s);
-    delay = replicas == 1 ? delay - 1 : delay * replicas;
-  }
+  for (int s = 0; s < num_stages(scope); ++s)
+    delays[static_cast<std::size_t>(s)] =
+        delay_of(replicas_of(scope, s), delays[static_cast<std::size_t>(s)]);
   return delays;
 }
 

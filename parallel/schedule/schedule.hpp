@@ -63,7 +63,6 @@ struct Action {
   int chunk = 0;
   int ahead = 0;  ///< steps from the one that the period completes to the one that the action belongs to
   int peer = -1;  ///< of a message: the other stage or, if stages have replicas, the list of the other rank
-
   int peer_stage = -1;  ///< of a message between replicas: the stage of the other rank
 
   bool operator==(const Action&) const = default;
@@ -241,7 +240,17 @@ struct ScheduleKind {
   std::vector<int> stages_of_chunks(const ScheduleScope& scope) const;
 };
 
-/// Of an asynchronous pipeline: how many micro-batches each replica of a stage has in flight, by stage.
+/// Of an asynchronous pipeline: how many micro-batches each replica of a stage has in flight, if those of the
+/// next stage have `following` together (0: there is none): one more than it takes to keep them busy.
+constexpr int in_flight_before(int replicas, int following) {
+  return following == 0 ? 1 : (following + replicas - 1) / replicas + 1;
+}
+/// By how many micro-batches a stage's weights may be behind: with one replica by those that follow in
+/// flight, with several by one more on each, so that none waits for the gradient of another.
+constexpr int delay_of(int replicas, int in_flight) {
+  return replicas == 1 ? in_flight - 1 : in_flight * replicas;
+}
+/// How many micro-batches each replica has in flight, by stage.
 std::vector<int> micro_batches_in_flight(const ScheduleScope& scope);
 
 /// All kinds, the default first.

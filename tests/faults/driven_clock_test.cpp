@@ -25,14 +25,6 @@ using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-bool is_stopped(pid_t process) {
-  std::ifstream file(fmt::format("/proc/{}/stat", process));
-  std::string stat;
-  std::getline(file, stat);
-  const std::size_t name_end = stat.rfind(") ");
-  return name_end != std::string::npos && stat.substr(name_end + 2, 1) == "T";
-}
-
 class DrivenTimes : public RunTest {
  protected:
   /// Options with which no rank counts as silent, however far the clock jumps.

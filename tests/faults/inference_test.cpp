@@ -12,6 +12,7 @@
 
 #include "core/base/join.hpp"
 #include "tests/faults/run_fixture.hpp"
+#include "tests/support/waiting.hpp"
 
 namespace mylos::test {
 namespace {
@@ -428,7 +429,7 @@ TEST_F(Choices, FollowAfterARestartIfASignalInterruptsThem) {
                      "--checkpoint.every=0"};
   ASSERT_EQ(train("whole", how).exit_code, 0);
   Job job(train_arguments("run", how), {.environment = {"MYLOS_FAULT=evaluation:1:2:stop"}});
-  job.wait_until([&] { return occurrences(job.output(), "fault stop at evaluation of step 2") == 1; });
+  job.wait_until([&] { return is_stopped(job.rank(1)); });
   ::kill(job.rank(0), SIGTERM);
   ::kill(job.rank(1), SIGTERM);
   ::kill(job.rank(1), SIGCONT);

@@ -3,20 +3,26 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <regex>
+#include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/base/join.hpp"
 #include "tests/faults/run_fixture.hpp"
 #include "tests/support/seed.hpp"
 
 namespace mylos::test {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 class PipeDream : public RunTest {
  protected:
@@ -274,6 +280,84 @@ TEST_F(PipeDream, StopsAtTheWallClockLimit) {
   EXPECT_LE(stopped, 1 + stages + 1);
   ASSERT_EQ(train_stages("run", joined(words, {"--restart"})).exit_code, 0);
   expect_same_run("run", "whole", 8);
+}
+
+/// Stages that the partitioner chooses.
+class Partitioner : public PipeDream {
+ protected:
+  /// A profile of a model of four blocks in which a unit takes so many milliseconds per pass.
+  std::string profile(const std::vector<int>& units) const {
+    const Outcome traced = train_stages("traced", {"--parallel.schedule=1f1b", "--optim.clip_scope=model",
+                                                   "--profile.step=1", "--train.steps=2"});
+    EXPECT_EQ(traced.exit_code, 0) << traced.output;
+    std::istringstream rows(slurp(run_path("traced") / "units-1.csv"));
+    std::string text, row;
+    std::getline(rows, text);
+    for (const int time : units) {
+      std::getline(rows, row);
+      std::vector<std::string_view> cells = split(row, ',');
+      const std::string seconds = fmt::format("{}e-3", time);
+      for (std::size_t i = 1; i <= 3; ++i) cells.at(i) = seconds;
+      text += "\n" + join(cells, ",");
+    }
+    const fs::path file = scratch() / "units.csv";
+    spill(file, text + "\n");
+    return "--parallel.stages=profile:" + file.string();
+  }
+  static Words open_stages() {
+    return {"--parallel.schedule=pipedream", "--parallel.replicas=auto", "--parallel.pipeline=0"};
+  }
+  /// The row of the table of plans for so many stages.
+  std::string planned(int number, const Words& more) const {
+    Words words = joined({"--dry-run", "--schedule", "--ranks=4", "--model.layers=4", "--model.tied=false",
+                          "--optim.clip_scope=stage", "--train.micro_batch=2", "--train.global_batch=8"},
+                         joined(open_stages(), more));
+    const Outcome outcome = run_mylos(train_arguments("planned", words), {});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    std::smatch row;
+    const std::regex line(fmt::format("plans  [^$]*\n({} [^\n]*)\n", number));
+    EXPECT_TRUE(std::regex_search(outcome.output, row, line)) << outcome.output;
+    return std::regex_replace(row.str(1), std::regex(" +"), " ");
+  }
+};
+
+/// The chosen layout is that of the resolved deck and, with the bandwidths of the first launch, of a restart.
+TEST_F(Partitioner, ChoosesStagesAndReplicas) {
+  const Words words = joined(open_stages(), {profile({6, 8, 4, 4, 1, 1})});
+  const auto run_chosen = [&](const Words& more) { return train_stages("run", joined(words, more), 4); };
+  const Outcome first = run_chosen({"--train.stop_step=4"});
+  ASSERT_EQ(first.exit_code, 0) << first.output;
+  EXPECT_THAT(first.output, HasSubstr("chosen: 2 stages of 2,2 blocks with 2,1 replicas\n"));
+  const std::string resolved = slurp(run_path("run") / "resolved.deck");
+  EXPECT_THAT(resolved, AllOf(HasSubstr("\npipeline = 2\n"), HasSubstr("\nreplicas = \"2,1\"\n"),
+                              HasSubstr("\nstages = \"2,2\"\n"), Not(HasSubstr("\nnode_gbps = 0\n"))));
+  const Outcome rest = run_chosen({"--restart"});
+  ASSERT_EQ(rest.exit_code, 0) << rest.output;
+  EXPECT_THAT(rest.output, HasSubstr(", bitwise\n"));
+  EXPECT_EQ(slurp(run_path("run") / "resolved.deck"),
+            std::regex_replace(resolved, std::regex("stop_step = 4"), "stop_step = 0"));
+}
+
+/// One stage may be best; it is plain data parallelism.
+TEST_F(Partitioner, MayChooseOneStage) {
+  const Outcome outcome = train_stages("run", joined(open_stages(), {profile({1, 1, 1, 1, 1, 2})}), 3);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("chosen: one stage, plain data parallelism"));
+  EXPECT_THAT(slurp(run_path("run") / "resolved.deck"),
+              AllOf(HasSubstr("\nschedule = accumulate\n"), HasSubstr("\ndata = 3\n")));
+}
+
+TEST_F(Partitioner, KnowsTheMachine) {
+  const std::string units = profile({6, 8, 4, 4, 1, 1});
+  EXPECT_EQ(planned(1, {units}).substr(0, 20), "1 4 4 0.018 passes o");
+  EXPECT_THAT(planned(2, {units}), HasSubstr("passes of stage"));
+  EXPECT_EQ(planned(1, {units, "--machine.memory_gb=0.0007"}),
+            "1 none");  // the fastest needs 0.000676 or more
+  EXPECT_THAT(planned(1, {units, "--machine.node_gbps=0.01"}), HasSubstr("sum of stage 0's gradients"));
+  const Words two_nodes = {units, "--ranks-per-node=2", "--machine.node_gbps=1000"};
+  EXPECT_THAT(planned(1, joined(two_nodes, {"--machine.link_gbps=1000"})), HasSubstr("passes of stage"));
+  EXPECT_THAT(planned(1, joined(two_nodes, {"--machine.link_gbps=0.01"})),
+              HasSubstr("sum of stage 0's gradients"));
 }
 
 }  // namespace

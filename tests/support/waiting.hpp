@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <functional>
+#include <sys/types.h>
 
 namespace mylos::test {
 
@@ -12,5 +13,8 @@ constexpr std::chrono::seconds hang_limit{240};
 
 /// Polls `condition`; false if it does not become true within `hang_limit`.
 bool wait_until(const std::function<bool()>& condition);
+
+/// Whether a signal has stopped the process.
+bool is_stopped(pid_t process);
 
 }  // namespace mylos::test

@@ -424,6 +424,45 @@ TEST(RunConfig, RefusesWhatStagesCannotKnowInTime) {
   EXPECT_THAT(with_replicas("2,1,1", 4).problems,
               ElementsAre(HasSubstr("for each of the pipeline = 2 stages")));
   EXPECT_THAT(with_replicas("2,0", 2).problems, testing::Contains(HasSubstr("must be a number from 1 on")));
+  // What the partitioner chooses.
+  const auto chosen = [&](const Keys& more, int ranks = 4) {
+    return configure_gpt2(with(four, with({{"parallel.replicas", "auto"}, {"parallel.pipeline", "0"}}, more)),
+                          ranks);
+  };
+  const Result best = chosen({});
+  EXPECT_THAT(best.problems, IsEmpty());
+  EXPECT_EQ(best.config.parallel.pipeline, 1);  // without links, plain data parallelism has the shortest time
+  EXPECT_EQ(best.config.parallel.data, 4);
+  EXPECT_EQ(best.values.text("parallel.schedule"), "accumulate");
+  EXPECT_EQ(best.values.text("optim.clip_scope"), "model");
+  const Result in_three = chosen({{"parallel.pipeline", "3"}});
+  EXPECT_THAT(in_three.problems, IsEmpty());
+  EXPECT_THAT(in_three.config.parallel.replicas, ElementsAre(1, 1, 2));
+  EXPECT_EQ(in_three.values.text("parallel.stages"), "4,4,4");
+  const Result cut = chosen({{"parallel.stages", "10,2"}, {"parallel.tensor", "2"}}, 8);
+  EXPECT_THAT(cut.problems, IsEmpty());
+  EXPECT_EQ(cut.config.parallel.pipeline, 2);
+  EXPECT_EQ(cut.config.parallel.data, 2);
+  EXPECT_EQ(cut.values.text("parallel.stages"), "10,2");
+  const Case refused[] = {
+      {{{"parallel.replicas", ""}}, "pipeline = 0 chooses the number of stages together with"},
+      {{{"parallel.schedule", "1f1b"}},
+       "replicas = auto needs schedule = pipedream or pipedream_2bw, not 1f1b"},
+      {{{"parallel.data", "2"}}, "and so would data = 2"},
+      {{{"parallel.emulated_stages", "2"}}, "emulated_stages = 2 cannot be used with replicas = auto"},
+      {{{"train.micro_batch", "0"}}, "replicas = auto needs [train] micro_batch"},
+      {{{"parallel.tensor", "3"}}, "tensor = 3 must divide this run's 4 ranks"},
+      {{{"parallel.stages", "10,1"}}, "stages = 10,1 must be auto, profile:PATH or the blocks of each stage"},
+      {{{"parallel.stages", "6,6"}, {"parallel.pipeline", "3"}}, "stages = 6,6 must be auto"},
+      {{{"parallel.stages", "profile:missing.csv"}}, "missing.csv"},
+      {{{"parallel.pipeline", "5"}}, "pipeline = 5 needs a rank and a unit of the model for each stage"},
+      {{{"machine.memory_gb", "0.1"}}, "finds no division within [machine] memory_gb = 0.1;"},
+      {{{"train.global_batch", "7"}, {"parallel.pipeline", "3"}}, "4 groups of ranks cannot be divided"},
+      {{{"model.tied", "true"}}, "tied = true cannot be used with"},
+      {{{"model.heads", "5"}}, "heads = 5 must divide"},
+  };
+  for (const Case& own : refused)
+    EXPECT_THAT(chosen(own.keys).problems, testing::Contains(HasSubstr(own.problem))) << own.problem;
   // One rank that emulates the stages cuts as they do, and refuses the same.
   for (const char* rule : {"pipedream", "pipedream_2bw"}) {
     const Keys divided = with(four, {{"parallel.schedule", rule}});

@@ -73,12 +73,14 @@ class Diagram : public testing::Test {
  protected:
   /// A pipeline with a unit per stage, whose passes take 1, 2 and 3 s: forward, gradients of inputs, of
   /// weights.
-  static StepDiagram make(int stages, int data, int micro_batches) {
+  static StepDiagram make(int stages, int data, int micro_batches, const char* schedule = "1f1b") {
     ModelConfig model;
     model.layers = stages - 2;
     RunConfig config = mini_config(model, std::int64_t{data} * micro_batches, 16, data, micro_batches);
     config.parallel.pipeline = stages;
-    config.parallel.schedule = &find_kind(schedules(), "1f1b");
+    config.parallel.schedule = &find_kind(schedules(), schedule);
+    config.profile_step = 5;
+    config.parallel.values.set("parallel.vertical_sync", false);
     for (int chunk = 1; chunk < stages; ++chunk) config.parallel.cuts.push_back(chunk);
     std::vector<std::string> rows;
     for (int rank = 0; rank < stages * data; ++rank) {
@@ -106,6 +108,22 @@ TEST_F(Diagram, SimulatesTheListsWithTheTimesOfTheUnits) {
     EXPECT_EQ(diagram.ranks[static_cast<std::size_t>(rank)].rank, rank);
     EXPECT_EQ(diagram.ranks[static_cast<std::size_t>(rank)].stage, rank / 2);
   }
+}
+
+/// Step 5 of an asynchronous pipeline: stage s uses the weights of p - 1 - s micro-batches before.
+TEST_F(Diagram, NamesTheVersionsOfTheWeights) {
+  const StepDiagram diagram = make(3, 1, 2, "pipedream");
+  for (const auto* rows : {&diagram.simulation, &diagram.ranks}) {
+    ASSERT_EQ(rows->size(), 3U);
+    for (const DiagramRow& row : *rows) {
+      for (const WorkSpan& span : row.spans) {
+        const std::int64_t expected = (4 * 2 + span.micro_batch - (2 - row.stage)) / 2;
+        EXPECT_EQ(span.version, is_pass(span.kind) ? expected : -1);
+      }
+    }
+  }
+  EXPECT_EQ(parse_diagram(Json::parse(json_of(diagram).dump())), diagram);
+  EXPECT_EQ(make(3, 1, 2).ranks.front().spans.front().version, -1);
 }
 
 TEST_F(Diagram, HasTheFirstRankOfEachStageIfThereAreMany) {

@@ -113,7 +113,8 @@ endfunction()
 # and nvcc does not compile the sources.
 function(mylos_precompile_kokkos target)
   if(MYLOS_PRECOMPILE_HEADERS AND NOT MYLOS_CUDA_ARCH)
-    target_precompile_headers(${target} PRIVATE <Kokkos_Core.hpp> <Kokkos_SIMD.hpp> <fmt/core.h>)
+    target_precompile_headers(${target} PRIVATE <Kokkos_Core.hpp>
+      ${PROJECT_SOURCE_DIR}/backends/compute_kokkos/kokkos_simd.hpp <fmt/core.h>)
   endif()
 endfunction()
 

@@ -44,6 +44,14 @@ if(NOT MYLOS_CUDA_ARCH)
   find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp)
 endif()
 if(DNNL_LIBRARY AND DNNL_INCLUDE_DIR)
+  file(STRINGS ${DNNL_INCLUDE_DIR}/oneapi/dnnl/dnnl_version.h numbers REGEX "define DNNL_VERSION_(MAJOR|MINOR) +[0-9]+")
+  string(REGEX REPLACE ".*MAJOR +([0-9]+).*MINOR +([0-9]+).*" "\\1.\\2" dnnl_version "${numbers}")
+  if(dnnl_version VERSION_LESS 2.6)
+    message(FATAL_ERROR "oneDNN in ${DNNL_INCLUDE_DIR} is ${dnnl_version}, but mylos needs 2.6 or newer; to do without, "
+                        "configure with -DDNNL_LIBRARY=OFF")
+  elseif(dnnl_version VERSION_GREATER 3.7)
+    message(WARNING "oneDNN ${dnnl_version} was not tried with mylos, which is tested with 2.6 and 3.7")
+  endif()
   add_library(DNNL::dnnl UNKNOWN IMPORTED)
   set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY}
                                               INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
@@ -65,6 +73,11 @@ if(HDF5_IS_PARALLEL)
 endif()
 
 # Plugins need one shared Kokkos per process; a static build does not. Neither can use relocatable device code.
+get_target_property(kokkos_options Kokkos::kokkoscore INTERFACE_COMPILE_OPTIONS)
+if(kokkos_options MATCHES "-march=native" AND NOT MYLOS_ARCH STREQUAL native)
+  message(FATAL_ERROR "MYLOS_ARCH is '${MYLOS_ARCH}', but Kokkos at ${Kokkos_DIR} was built for this machine, and so "
+                      "would be everything that uses it. MYLOS_ARCH='${MYLOS_ARCH}' scripts/setup builds another Kokkos")
+endif()
 get_target_property(kokkos_type Kokkos::kokkoscore TYPE)
 if(NOT MYLOS_STATIC AND NOT kokkos_type STREQUAL "SHARED_LIBRARY")
   message(FATAL_ERROR "Kokkos at ${Kokkos_DIR} is static. Plugins need one shared Kokkos: build it with "

@@ -22,6 +22,18 @@ constexpr const char* kind_name(PluginKind kind) {
   return kind == PluginKind::compute ? "compute" : "communication";
 }
 
+/// Instruction sets whose kernels are better here than those of the build, the best first.
+std::vector<InstructionSet> sets_with_folders() {
+  const std::optional<InstructionSet> limit = instruction_set_limit();
+  const InstructionSet most = std::min(instruction_set(), limit.value_or(InstructionSet::avx512_bf16));
+  const InstructionSet built = instruction_set_of_build();
+  if (limit && most <= built) return {most};
+  std::vector<InstructionSet> sets;
+  for (InstructionSet set = most; set > built; set = static_cast<InstructionSet>(static_cast<int>(set) - 1))
+    sets.push_back(set);
+  return sets;
+}
+
 }  // namespace
 
 std::string PluginRegistry::check(const PluginDescriptor& descriptor) {
@@ -53,8 +65,9 @@ PluginInfo PluginRegistry::open(const std::filesystem::path& file) {
 
 PluginRegistry PluginRegistry::discover(const std::vector<std::filesystem::path>& directories) {
   PluginRegistry registry;
+  const std::vector<InstructionSet> sets = sets_with_folders();
   for (const std::filesystem::path& directory : directories) {
-    if (const auto limit = instruction_set_limit()) registry.searched_.push_back(directory / name_of(*limit));
+    for (const InstructionSet set : sets) registry.searched_.push_back(directory / name_of(set));
     registry.searched_.push_back(directory);
   }
 #if defined(MYLOS_STATIC)

@@ -144,8 +144,9 @@ struct PluginInfo {
 class PluginRegistry {
  public:
   /// Opens the files `libmylos_*.so` in `directories`, in order; of several files with the same name, only
-  /// the first. If MYLOS_CPU names an instruction set, each directory is preceded by its subfolder of that
-  /// name, which holds plugins compiled for no more than this set. Throws if `instruction_set_limit` does.
+  /// the first. Each directory is preceded by its subfolders with plugins that were compiled for larger
+  /// instruction sets than this build, as far as the processor has them and MYLOS_CPU allows, or if MYLOS_CPU
+  /// names a smaller set, by that one. Throws if `instruction_set_limit` does.
   /// Plugins are never unloaded.
   static PluginRegistry discover(const std::vector<std::filesystem::path>& directories);
   /// Opens and checks one file. Errors are reported in the result.

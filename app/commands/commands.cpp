@@ -26,24 +26,6 @@ const Command* find_command(std::string_view name) {
   return found == std::end(all_commands) ? nullptr : *found;
 }
 
-/// Throws ExitCode::usage, with what was probably meant, if there is no such command.
-const Command& command_named(const std::string& name) {
-  if (const Command* command = find_command(name)) return *command;
-  const std::vector<std::string_view> names = command_names();
-  const std::string guess = nearest(name, names);
-  fail(ExitCode::usage, "unknown command \"{}\"; {}", name,
-       guess.empty() ? fmt::format("the commands are {}", join(names, ", "))
-                     : fmt::format("did you mean {}?", guess));
-}
-
-std::vector<CommandOption> options_of(const Command& command) {
-  std::vector<CommandOption> options = {
-      {"plugin-path", OptionKind::text, "folders to search first for plugins, separated by ':'", ""},
-      {"alone", OptionKind::flag, "this process is a job of its own, whatever launcher started it"}};
-  std::ranges::copy(command.options(), std::back_inserter(options));
-  return options;
-}
-
 /// The options of other commands and, if this one takes deck parameters, their names without a section.
 std::map<std::string, std::string> options_elsewhere(const Command& command) {
   std::map<std::string, std::string> elsewhere;
@@ -66,6 +48,27 @@ bool asks_for_help(const std::vector<std::string>& words) {
 }
 
 }  // namespace
+
+std::span<const Command* const> commands() {
+  return all_commands;
+}
+
+const Command& command_named(const std::string& name) {
+  if (const Command* command = find_command(name)) return *command;
+  const std::vector<std::string_view> names = command_names();
+  const std::string guess = nearest(name, names);
+  fail(ExitCode::usage, "unknown command \"{}\"; {}", name,
+       guess.empty() ? fmt::format("the commands are {}", join(names, ", "))
+                     : fmt::format("did you mean {}?", guess));
+}
+
+std::vector<CommandOption> options_of(const Command& command) {
+  std::vector<CommandOption> options = {
+      {"plugin-path", OptionKind::text, "folders to search first for plugins, separated by ':'", ""},
+      {"alone", OptionKind::flag, "this process is a job of its own, whatever launcher started it"}};
+  std::ranges::copy(command.options(), std::back_inserter(options));
+  return options;
+}
 
 int run_command(int argc, const char* const* argv) {
   std::string name = argc > 1 ? argv[1] : "help";

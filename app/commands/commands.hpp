@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +39,12 @@ extern const Command train_command, eval_command, generate_command, tokenize_com
 /// ExitCode::usage for an unknown command or option, ExitCode::io if the output cannot be written.
 int run_command(int argc, const char* const* argv);
 
+/// All subcommands.
+std::span<const Command* const> commands();
+/// The options of a command, with those that every command has.
+std::vector<CommandOption> options_of(const Command& command);
+/// Throws ExitCode::usage, with what was probably meant, if there is no such command.
+const Command& command_named(const std::string& name);
 /// The names of all subcommands.
 std::vector<std::string_view> command_names();
 /// Returns the text of `mylos help`.

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "app/commands/commands.hpp"
+#include "app/commands/shell_help.hpp"
 #include "app/run_config.hpp"
 #include "app/setup.hpp"
 #include "core/base/join.hpp"
@@ -38,7 +39,7 @@ std::vector<CommandOption> options() {
 int run(const CommandLine& line) {
   const std::string topic = line.arguments.empty() ? "" : line.arguments[0];
   const std::string path = line.text("plugin-path");
-  const std::size_t most = topic == "deck" && !line.flag("markdown") ? 2 : 1;
+  const std::size_t most = (topic == "deck" && !line.flag("markdown")) || topic == "man" ? 2 : 1;
   if (line.arguments.size() > most)
     fail(ExitCode::usage, "mylos help {}: unexpected argument {}; see mylos help", topic,
          line.arguments[most]);
@@ -50,6 +51,11 @@ int run(const CommandLine& line) {
   } else if (topic == "deck") {
     const PluginRegistry plugins = PluginRegistry::discover(plugin_search_path(path));
     fmt::print("{}", deck_help(all_params(plugins), line.arguments.size() > 1 ? line.arguments[1] : ""));
+  } else if (topic == "completion") {
+    fmt::print("{}", bash_completion(deck_params()));
+  } else if (topic == "man") {
+    const std::string name = line.arguments.size() > 1 ? line.arguments[1] : "mylos";
+    fmt::print("{}", man_page(name == "mylos" ? nullptr : &command_named(name)));
   } else if (topic == "plugins") {
     const PluginRegistry plugins = PluginRegistry::discover(plugin_search_path(path));
     for (const PluginInfo& plugin : plugins.all()) fmt::print("{}", plugin_text(plugin));
@@ -58,7 +64,7 @@ int run(const CommandLine& line) {
     fmt::print("\n");
   } else {
     std::vector<std::string_view> topics = command_names();
-    topics.insert(topics.end(), {"deck", "plugins"});
+    topics.insert(topics.end(), {"deck", "plugins", "completion", "man"});
     if (std::ranges::find(topics, topic) == topics.end()) {
       const std::string guess = nearest(topic, topics);
       fail(ExitCode::usage, "no help for \"{}\"; {}", topic,
@@ -72,12 +78,14 @@ int run(const CommandLine& line) {
 
 }  // namespace
 
-const Command help_command{.name = "help",
-                           .arguments = "[TOPIC]",
-                           .summary = "explain TOPIC: a command, deck, deck SECTION or plugins",
-                           .options = options,
-                           .run = run,
-                           .max_arguments = 2,
-                           .processes = Processes::first};
+const Command help_command{
+    .name = "help",
+    .arguments = "[TOPIC]",
+    .summary =
+        "explain TOPIC: a command, deck, deck SECTION or plugins; print completion (bash) or man COMMAND",
+    .options = options,
+    .run = run,
+    .max_arguments = 2,
+    .processes = Processes::first};
 
 }  // namespace mylos

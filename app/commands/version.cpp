@@ -5,6 +5,7 @@
 
 #include "app/commands/commands.hpp"
 #include "app/mpi_version.hpp"
+#include "core/base/processor.hpp"
 #include "core/plugin.hpp"
 #include "io/io_thread.hpp"
 
@@ -25,6 +26,7 @@ int run(const CommandLine& line) {
   };
   add("commit", git_hash());
   add("compiler", compiler());
+  add("processor", processor_text(processor_needs) + " or better");
   add("MPI", mpi_version());
   add("HDF5", hdf5_version());
   for (const PluginInfo& plugin : plugins.all()) {

@@ -7,8 +7,7 @@
 #include <cstring>
 #include <limits>
 
-#include <Kokkos_SIMD.hpp>
-
+#include "backends/compute_kokkos/kokkos_simd.hpp"
 #include "backends/compute_kokkos/views.hpp"
 
 #if defined(__GNUC__) && !defined(__CUDACC__)

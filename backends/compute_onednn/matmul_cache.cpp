@@ -41,7 +41,7 @@ MatmulCache::MatmulCache(ComputeBackend& memory, MemoryLedger* ledger)
     : packed_(memory, ledger, engine_), scratchpad_(memory, ledger, "mylos::onednn::scratchpad") {}
 
 bool MatmulCache::supports(DType dtype) {
-  // oneDNN 2.6 has no bf16 kernels below AVX-512.
+  // oneDNN has no bf16 kernels for AVX2.
   return dtype == DType::fp32 || (dtype == DType::bf16 && uses(dnnl::cpu_isa::avx512_core));
 }
 

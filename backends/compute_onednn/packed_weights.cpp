@@ -4,6 +4,7 @@
 #include <functional>
 #include <utility>
 
+#include "backends/compute_onednn/primitive_desc.hpp"
 #include "core/base/error.hpp"
 
 namespace mylos::compute_onednn {
@@ -13,7 +14,8 @@ PackedWeights::PackedWeights(ComputeBackend& memory, MemoryLedger* ledger, const
 
 void* PackedWeights::packed(const MatrixView& weight, const dnnl::memory::desc& plain,
                             const dnnl::memory::desc& layout, std::uint64_t version, dnnl::stream& stream) {
-  const Key key{weight.data, layout.data.dims[0], layout.data.dims[1], weight.row, weight.column};
+  const dnnl::memory::dims dims = dims_of(layout);
+  const Key key{weight.data, dims[0], dims[1], weight.row, weight.column};
   auto found = copies_.find(key);
   if (found == copies_.end()) found = copies_.emplace(key, make(weight, plain, layout)).first;
   Copy& copy = found->second;

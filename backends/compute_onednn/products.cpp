@@ -6,6 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "backends/compute_onednn/primitive_desc.hpp"
+
 namespace mylos::compute_onednn {
 
 namespace {
@@ -93,9 +95,8 @@ Product Products::make_product(const ProductKey& key) {
     sum.append_sum();
     attributes.set_post_ops(sum);
   }
-  const dnnl::matmul::desc operation =
-      bias ? dnnl::matmul::desc(a, b, *bias, c) : dnnl::matmul::desc(a, b, c);
-  const dnnl::matmul::primitive_desc description(operation, attributes, engine_);
+  const auto description = bias ? describe<dnnl::matmul>(engine_, attributes, a, b, *bias, c)
+                                : describe<dnnl::matmul>(engine_, attributes, a, b, c);
   if (is_packed) layouts_.emplace(weight, description.weights_desc());
 
   return product_of(dnnl::matmul(description), forward_ids, a, description.weights_desc(), bias, c,
@@ -110,12 +111,11 @@ Product Products::make_inner_product(const ProductKey& key) const {
   if (key.bias) bias = Desc({key.n}, type_of(key.b_type), {1});
   const Desc y({key.m, key.n}, type_of(key.c_type), {key.c_row, key.c_column});
   constexpr auto inference = dnnl::prop_kind::forward_inference;
-  const dnnl::inner_product_forward::desc operation =
-      bias ? dnnl::inner_product_forward::desc(inference, x, w, *bias, y)
-           : dnnl::inner_product_forward::desc(inference, x, w, y);
-  const dnnl::inner_product_forward::primitive_desc description(operation, own_scratchpad(), engine_);
-  return product_of(dnnl::inner_product_forward(description), forward_ids, x, description.weights_desc(),
-                    bias, y, description.scratchpad_desc(), engine_);
+  using Forward = dnnl::inner_product_forward;
+  const auto description = bias ? describe<Forward>(engine_, own_scratchpad(), inference, x, w, *bias, y)
+                                : describe<Forward>(engine_, own_scratchpad(), inference, x, w, y);
+  return product_of(Forward(description), forward_ids, x, description.weights_desc(), bias, y,
+                    description.scratchpad_desc(), engine_);
 }
 
 Product Products::make_weight_gradient(const ProductKey& key) const {
@@ -124,10 +124,11 @@ Product Products::make_weight_gradient(const ProductKey& key) const {
   // oneDNN's weights are (out, in).
   const Desc dw({key.n, key.m}, type_of(key.c_type), {key.c_column, key.c_row});
   const Desc weights({key.n, key.m}, type_of(key.a_type), dnnl::memory::format_tag::any);
-  const dnnl::inner_product_forward::primitive_desc forward(
-      {dnnl::prop_kind::forward_training, x, weights, dy}, engine_);
-  const dnnl::inner_product_backward_weights::primitive_desc description({x, dw, dy}, own_scratchpad(),
-                                                                         engine_, forward);
+  constexpr auto training = dnnl::prop_kind::forward_training;
+  const auto forward =
+      describe<dnnl::inner_product_forward>(engine_, dnnl::primitive_attr(), training, x, weights, dy);
+  const auto description =
+      describe_with_hint<dnnl::inner_product_backward_weights>(engine_, own_scratchpad(), forward, x, dw, dy);
   return product_of(dnnl::inner_product_backward_weights(description),
                     {DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_WEIGHTS}, x, dy, std::nullopt, dw,
                     description.scratchpad_desc(), engine_);

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "core/base/error.hpp"
+#include "core/base/processor.hpp"
 
 namespace mylos {
 
@@ -35,6 +36,13 @@ InstructionSet instruction_set() {
   static const InstructionSet set =
       std::min(of_processor(), instruction_set_limit().value_or(InstructionSet::avx512_bf16));
   return set;
+}
+
+InstructionSet instruction_set_of_build() {
+  using enum ProcessorFeature;
+  const auto has = [](ProcessorFeature feature) { return (processor_needs & bit_of(feature)) != 0; };
+  if (has(avx512bw)) return has(avx512bf16) ? InstructionSet::avx512_bf16 : InstructionSet::avx512;
+  return has(avx2) ? InstructionSet::avx2 : InstructionSet::baseline;
 }
 
 std::optional<InstructionSet> instruction_set_limit() {

@@ -18,6 +18,9 @@ std::string_view name_of(InstructionSet set);
 /// or avx512_bf16) allows. Reads the variable once. Throws if `instruction_set_limit` does.
 InstructionSet instruction_set();
 
+/// Returns the set for which this build was compiled, of which the processor may have more.
+InstructionSet instruction_set_of_build();
+
 /// Returns the set that MYLOS_CPU names, or nothing if the variable is not set. If it is set, instruction
 /// sets that InstructionSet does not list, such as AMX, must not be used either. Throws ExitCode::usage if
 /// the value is not avx2, avx512 or avx512_bf16.

@@ -26,6 +26,31 @@ if grep --fixed-strings "$build/lib" <<<"$plugins"; then
   exit 1
 fi
 
+# What mylos prints of itself, and what describes it.
+"${mylos[@]}" help | sed -n 's/^  mylos \([a-z]*\) .*/\1/p' | while read -r command; do
+  man=$installed/share/man/man1/mylos-$command.1
+  "${mylos[@]}" help man "$command" | cmp - "$man"
+  grep --quiet "^.SH SYNOPSIS" "$man"
+done
+[[ -s $installed/share/man/man1/mylos.1 && -s $installed/share/doc/mylos/LICENSE ]]
+[[ -s $installed/share/doc/mylos/deck.md && -s $installed/share/mylos/inputs/quickstart.deck ]]
+
+# completed WORDS... prints what bash offers for the last word.
+completed() (
+  # shellcheck disable=SC1091 # it is part of the installation
+  source "$installed/share/bash-completion/completions/mylos"
+  compopt() { :; }
+  COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+  _mylos
+  printf '%s ' "${COMPREPLY[@]}"
+)
+[[ $(completed mylos tr) == "train " ]]
+[[ $(completed mylos train --dry) == "--dry-run " ]]
+[[ $(completed mylos train x.deck --model.tie) == "--model.tied= " ]]
+[[ $(completed mylos train x.deck --model.tied =) == "true false " ]]
+[[ $(completed mylos train x.deck --parallel.schedule = zero) == "zero_bubble zero_bubble_v " ]]
+[[ $(completed mylos eval --plug) == "--plugin-path= " ]]
+
 # What Slurm jobs use.
 "$installed/bin/mylos-job" --help
 for script in "$(dirname "${BASH_SOURCE[0]}")"/../../scripts/slurm/*.sbatch; do

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/base/instruction_set.hpp"
 #include "tests/support/test_plugins.hpp"
 
 namespace mylos {
@@ -61,17 +62,25 @@ TEST_F(PluginTest, TheFirstOfANameWins) {
 }
 
 TEST_F(PluginTest, PluginsForTheLimitedInstructionSetComeFirst) {
-  fs::create_directories(first_ / "avx512_bf16");
-  fs::copy(plugin("comm_self"), first_ / "avx512_bf16" / "libmylos_comm_self.so");
+  const InstructionSet own = instruction_set();
+  if (own == InstructionSet::baseline) GTEST_SKIP() << "no limit that this processor can obey";
+  for (const InstructionSet set :
+       {InstructionSet::avx2, InstructionSet::avx512, InstructionSet::avx512_bf16}) {
+    fs::create_directories(first_ / name_of(set));
+    fs::copy(plugin("comm_self"), first_ / name_of(set) / "libmylos_comm_self.so");
+  }
   fs::copy(plugin("comm_self"), first_ / "libmylos_comm_self.so");
-  setenv("MYLOS_CPU", "avx512_bf16", 1);
-  const auto limited = PluginRegistry::discover({first_});
-  unsetenv("MYLOS_CPU");
-  ASSERT_EQ(limited.all().size(), 1U);
-  EXPECT_EQ(limited.all()[0].path, first_ / "avx512_bf16" / "libmylos_comm_self.so");
-  const auto unlimited = PluginRegistry::discover({first_});
-  ASSERT_EQ(unlimited.all().size(), 1U);
-  EXPECT_EQ(unlimited.all()[0].path, first_ / "libmylos_comm_self.so");
+  const auto found_with = [&](const char* limit) {
+    if (limit != nullptr) setenv("MYLOS_CPU", limit, 1);
+    const auto registry = PluginRegistry::discover({first_});
+    unsetenv("MYLOS_CPU");
+    EXPECT_EQ(registry.all().size(), 1U);
+    return registry.all().at(0).path.parent_path();
+  };
+  EXPECT_EQ(found_with("avx2"), first_ / "avx2");
+  EXPECT_EQ(found_with("avx512_bf16"), first_ / name_of(own));  // no more than the processor has
+  // Without a limit, what is larger than the build, if the processor has it.
+  EXPECT_EQ(found_with(nullptr), own > instruction_set_of_build() ? first_ / name_of(own) : first_);
 }
 
 TEST_F(PluginTest, ABrokenPluginHidesLaterOnesOfItsName) {

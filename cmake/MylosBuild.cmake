@@ -124,6 +124,10 @@ add_library(mylos_light_options INTERFACE)
 set(light_optimisation -O1)
 if(MYLOS_SANITIZE)
   set(light_optimisation -Og)
+elseif(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13
+       AND CMAKE_SYSTEM_PROCESSOR STREQUAL x86_64)
+  # -O1 leaves these out, and then GCC does not take precompiled headers that were made with -O3.
+  list(APPEND light_optimisation -munroll-only-small-loops -mvzeroupper)
 endif()
 target_compile_options(mylos_light_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${light_optimisation}>)
 

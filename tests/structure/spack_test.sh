@@ -116,9 +116,12 @@ cat "$work/externals/packages.yaml"
 
 # --- The build -------------------------------------------------------------------------------------------------------
 
-spack --config-scope "$work/externals" spec mylos@main
+# Code that uses a Kokkos for this machine alone is for this machine alone.
+spec=mylos@main
+grep --quiet -e -march=native "$kokkos"/lib*/cmake/Kokkos/KokkosTargets.cmake && spec+=+native
+spack --config-scope "$work/externals" spec "$spec"
 spack --config-scope "$work/externals" dev-build --source-path "$work/tree" --jobs "${CMAKE_BUILD_PARALLEL_LEVEL:-2}" \
-  ${MYLOS_SPACK_UNTIL:+--until "$MYLOS_SPACK_UNTIL"} mylos@main
+  ${MYLOS_SPACK_UNTIL:+--until "$MYLOS_SPACK_UNTIL"} "$spec"
 if [[ -z ${MYLOS_SPACK_UNTIL:-} ]]; then
   installed=$(spack --config-scope "$work/externals" location --install-dir mylos)
   mylos=(env --ignore-environment "PATH=$PATH" "HOME=$work" "$installed/bin/mylos")

@@ -197,7 +197,8 @@ void Trainer::restore_from(CheckpointReader& reader) {
     note_change("versions of the weights", "one", "the newest for all micro-batches");
   const KeptVersions versions{.newest = step_, .oldest = has_versions ? state.versions.oldest : step_.load()};
   training_.continue_after(versions.newest, versions.oldest);
-  console_.line(fmt::format("continuing at step {} from {}{}", step_, checkpoints_.path_of(step_).string(),
+  console_.line(fmt::format("continuing at step {} from {}{}", step_.load(),
+                            checkpoints_.path_of(step_).string(),
                             changes.empty() ? ", bitwise" : "; not bitwise, because of: " + changes));
   restore(backend_, reader, training_.state(), versions);
 }

@@ -102,11 +102,13 @@ std::string value_of(const char* name) {
   return value != nullptr ? value : "";
 }
 
-/// Whether MPI will use UCX with files in /dev/shm: the user has not chosen other transports.
+/// Whether MPI will use UCX with files in /dev/shm: the user has not chosen other transports, or has excluded
+/// some but not shared memory (by the names posix, sm, shm or mm).
 bool uses_ucx_files() {
   const std::string transports = value_of("UCX_TLS");
   return dlopen("libucp.so.0", RTLD_NOLOAD | RTLD_LAZY) != nullptr && value_of("UCX_POSIX_DIR").empty() &&
-         (transports.empty() || transports == "all");
+         (transports.empty() || transports == "all" ||
+          (transports.front() == '^' && !matches(transports, ".*(posix|sm|shm|mm).*")));
 }
 
 /// The number of ranks on this node, if the launcher says it; otherwise 1.

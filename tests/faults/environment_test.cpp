@@ -177,6 +177,9 @@ TEST_F(Environment, WithASmallSharedMemoryEndsBeforeMpiStarts) {
   EXPECT_EQ(outcome.exit_code, internal) << outcome.output;
   EXPECT_THAT(outcome.output, ContainsRegex("mylos: /dev/shm has 1.0 MB, .* but MPI needs 4.3 for 1 rank"));
   EXPECT_THAT(outcome.output, Not(HasSubstr("UCX  ERROR")));
+  const Outcome without_cma = train_in(wrapper, {}, {"UCX_TLS=^cma"});
+  EXPECT_EQ(without_cma.exit_code, internal) << without_cma.output;
+  EXPECT_THAT(without_cma.output, HasSubstr("/dev/shm has 1.0 MB"));
   const Outcome without = train_in(wrapper, {}, {"UCX_TLS=^posix"});
   EXPECT_EQ(without.exit_code, 0) << without.output;
 }

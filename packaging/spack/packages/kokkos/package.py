@@ -20,6 +20,10 @@ class Kokkos(BuiltinKokkos):
             url="https://github.com/kokkos/kokkos/releases/download/5.0.2/kokkos-5.0.2.tar.gz",
         )
         conflicts("cxxstd=17", when="@5:")
+        # Version 5 has no choice here, and accepts only these values.
+        conflicts("~debug_dualview_modify_check", when="@5:")
+        conflicts("~cuda_lambda", when="@5: +cuda")
+        conflicts("+cuda_ldg_intrinsic", when="@5: +cuda")
         depends_on("cmake@3.22:", type="build", when="@5:")
         depends_on("cuda@12.2:", when="@5: +cuda")
         depends_on("kokkos-nvcc-wrapper@5.0.2", when="@5.0.2 +wrapper")

@@ -19,13 +19,9 @@ except ImportError:
 class Mylos(CMakePackage):
     """mylos trains GPT-2 from an input deck, with MPI and Kokkos: the same executable on a laptop and under Slurm."""
 
-    # Where the package asks for an archive, Spack prints download_instr.
-    manual_download = True
-    download_instr = "mylos has no archive. Build a checkout: `spack dev-build mylos@main` in its root."
-
     license("BSD-3-Clause")
 
-    version("main")
+    version("main")  # without a place to fetch it from
 
     variant("cuda", default=False, description="Compute on NVIDIA GPUs")
     variant(

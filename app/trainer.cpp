@@ -162,12 +162,12 @@ void Trainer::restore_from(CheckpointReader& reader) {
   }
   if (changes.find("optim.name ") != std::string::npos) {
     fail(ExitCode::usage,
-         "the checkpoint of step {} holds the states of another optimizer: {}; continue with that one", step_,
-         changes);
+         "the checkpoint of step {} holds the states of another optimizer: {}; continue with that one",
+         step_.load(), changes);
   }
   if (!may_be_same(state.tokenizer, context_.tokenizer)) {
     fail(ExitCode::usage,
-         "the checkpoint of step {} was trained on tokens of {}, but the data are tokens of {}", step_,
+         "the checkpoint of step {} was trained on tokens of {}, but the data are tokens of {}", step_.load(),
          state.tokenizer.text(), context_.tokenizer.text());
   }
   training_.set_guard(guard);
@@ -345,7 +345,7 @@ TrainResult Trainer::preempted() {
   const std::string cause =
       stop_request_ == wall_clock_request ? limit : fmt::format("signal {}", stop_request_);
   return {ExitCode::preempted, "preempted",
-          fmt::format("{}: stopped at step {} with a checkpoint", cause, step_), step_};
+          fmt::format("{}: stopped at step {} with a checkpoint", cause, step_.load()), step_};
 }
 
 bool Trainer::evaluates_after(std::int64_t step) const {
@@ -489,7 +489,8 @@ bool Trainer::run_evaluation() {
     is_whole = choices.has_value();
   }
   if (!is_whole) {
-    console_.line(fmt::format("step {}: the evaluation was interrupted; a restart will run it", step_));
+    console_.line(
+        fmt::format("step {}: the evaluation was interrupted; a restart will run it", step_.load()));
     return false;
   }
   evaluation_seconds_ += seconds_since(start);
@@ -507,7 +508,7 @@ void Trainer::record(const EvalResult& result) {
                               {"tokens", static_cast<double>(result.tokens)}});
   }
   console_.line(fmt::format("step {}: validation loss {}, accuracy {:.2f} %, perplexity {} ({} tokens)",
-                            step_, decimals(result.loss, 4), 100.0 * result.accuracy,
+                            step_.load(), decimals(result.loss, 4), 100.0 * result.accuracy,
                             decimals(std::exp(result.loss), 2), result.tokens));
 }
 
@@ -522,7 +523,7 @@ void Trainer::record(const ChoiceSummary& choices) {
                                  {"right_loss", choices.right_token_loss},
                                  {"greedy", choices.greedy.mean}});
   }
-  console_.line(fmt::format("step {}: {}", step_, choices_text(choices)));
+  console_.line(fmt::format("step {}: {}", step_.load(), choices_text(choices)));
 }
 
 RunState Trainer::state() const {
@@ -627,7 +628,8 @@ void Trainer::write_trace() {
   const Trace& trace = session_.trace();
   const std::vector<std::string> events = session_.gather(chrome_events(trace, session_.rank()));
   if (trace.num_lost() > 0)
-    console_.warn(fmt::format("step {}: {} events did not fit into the trace", step_, trace.num_lost()));
+    console_.warn(
+        fmt::format("step {}: {} events did not fit into the trace", step_.load(), trace.num_lost()));
   const std::vector<std::string> unit_times = session_.gather(unit_times_text(trace));
   const int stage = session_.grid().coordinates().index(Axis::pipeline);
   const std::vector<std::string> rows =
@@ -644,9 +646,9 @@ void Trainer::write_trace() {
       write_text_file(context_.paths.units(step_), unit_profile_text(*units));
       files += " and " + context_.paths.units(step_).string();
     }
-    console_.line(fmt::format("step {}: wrote {}", step_, files));
+    console_.line(fmt::format("step {}: wrote {}", step_.load(), files));
   } catch (const Error& error) {
-    console_.warn(fmt::format("step {}: no trace: {}", step_, error.what()));
+    console_.warn(fmt::format("step {}: no trace: {}", step_.load(), error.what()));
   }
 }
 

@@ -12,6 +12,7 @@
 
 #include <dnnl.hpp>
 
+#include "backends/compute_onednn/primitive_desc.hpp"
 #include "benchmarks/ceiling/caches.hpp"
 #include "benchmarks/ceiling/gemm.hpp"
 #include "benchmarks/ceiling/timing.hpp"
@@ -21,6 +22,8 @@ namespace mylos {
 
 namespace {
 
+using compute_onednn::describe;
+using compute_onednn::describe_with_hint;
 using dnnl::memory;
 using Layout = memory::format_tag;
 
@@ -62,8 +65,8 @@ class LinearVariants {
     for (const Layout layout : weight_layouts) {
       add_matmul(variants, y_, {{o_, i_}, type_, layout}, x_);
       add(variants, {DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_SRC}, [&] {
-        return dnnl::inner_product_backward_data::primitive_desc({x_, {{o_, i_}, type_, layout}, y_}, engine_,
-                                                                 inner_product(Layout::any));
+        return describe_with_hint<dnnl::inner_product_backward_data>(
+            engine_, {}, inner_product(Layout::any), x_, memory::desc({o_, i_}, type_, layout), y_);
       });
     }
     return variants;
@@ -79,8 +82,8 @@ class LinearVariants {
       add_matmul(variants, y_transposed, x_, {{o_, i_}, gradient, Layout::ab});
       for (const Layout layout : weight_layouts) {
         add(variants, {DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_WEIGHTS}, [&] {
-          return dnnl::inner_product_backward_weights::primitive_desc({x_, {{o_, i_}, gradient, layout}, y_},
-                                                                      engine_, inner_product(Layout::any));
+          return describe_with_hint<dnnl::inner_product_backward_weights>(
+              engine_, {}, inner_product(Layout::any), x_, memory::desc({o_, i_}, gradient, layout), y_);
         });
       }
       if (gradient == type_) break;
@@ -109,14 +112,14 @@ class LinearVariants {
 
   /// y = x w, which oneDNN also needs as a hint for the gradients.
   dnnl::inner_product_forward::primitive_desc inner_product(Layout layout) const {
-    return {{dnnl::prop_kind::forward_training, x_, {{o_, i_}, type_, layout}, y_}, engine_};
+    return describe<dnnl::inner_product_forward>(engine_, {}, dnnl::prop_kind::forward_training, x_,
+                                                 memory::desc({o_, i_}, type_, layout), y_);
   }
 
   void add_matmul(std::vector<Variant>& variants, const memory::desc& a, const memory::desc& b,
                   const memory::desc& c) const {
-    add(variants, {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST}, [&] {
-      return dnnl::matmul::primitive_desc({a, b, c}, engine_);
-    });
+    add(variants, {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
+        [&] { return describe<dnnl::matmul>(engine_, {}, a, b, c); });
   }
 
   const dnnl::engine& engine_;

@@ -165,6 +165,7 @@ MpiRuntime::~MpiRuntime() {
   beacon_.reset();
   observe_calls(nullptr);
   MPI_Finalize();
+  leave_launcher();
 }
 
 int with_mpi(std::chrono::milliseconds start_timeout, const std::function<int(const MpiRuntime&)>& work) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <poll.h>
 #include <string_view>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace mylos {
@@ -33,7 +34,8 @@ void start(timer_t timer, std::chrono::milliseconds patience) {
 
 // For the handler.
 int exit_code = 0;
-int pmi = -1;  // the connection to the launcher
+int pmi = -1;             // the connection to the launcher
+struct stat pmi_file {};  // which file that was
 
 /// Ends the PMI connection of this process: version 1 of PMI's wire protocol, which MPICH speaks by default.
 /// The launcher must not find the connection closed before it has answered.
@@ -73,7 +75,8 @@ void kill_unless_ended_within(std::chrono::milliseconds patience) {
 
 void exit_unless_ended_within(std::chrono::milliseconds patience, int code) {
   exit_code = code;
-  if (const char* descriptor = std::getenv("PMI_FD")) pmi = std::atoi(descriptor);
+  const char* descriptor = std::getenv("PMI_FD");
+  if (descriptor != nullptr && ::fstat(std::atoi(descriptor), &pmi_file) == 0) pmi = std::atoi(descriptor);
   struct sigaction action {};
   action.sa_handler = on_end_of_patience;
   sigfillset(&action.sa_mask);
@@ -84,6 +87,13 @@ void exit_unless_ended_within(std::chrono::milliseconds patience, int code) {
   pthread_sigmask(SIG_UNBLOCK, &alarm, nullptr);
   static const std::optional<timer_t> timer = create_timer(SIGALRM);
   if (timer) start(*timer, patience);
+}
+
+void leave_launcher() {
+  struct stat now {};
+  const bool is_open =
+      pmi >= 0 && ::fstat(pmi, &now) == 0 && now.st_dev == pmi_file.st_dev && now.st_ino == pmi_file.st_ino;
+  if (is_open) leave_pmi();
 }
 
 }  // namespace mylos

@@ -16,4 +16,9 @@ void kill_unless_ended_within(std::chrono::milliseconds patience);
 /// that the process has left MPI: otherwise Hydra would kill the processes that are still there.
 void exit_unless_ended_within(std::chrono::milliseconds patience, int code);
 
+/// After MPI_Finalize and `exit_unless_ended_within`, of a process that exits without running exit handlers:
+/// tells the launcher that it has ended well, if MPI has not. MPICH 4.0 does so in MPI_Finalize, 4.2 in an
+/// exit handler; without it, Hydra kills the other ranks.
+void leave_launcher();
+
 }  // namespace mylos

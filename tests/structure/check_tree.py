@@ -69,6 +69,8 @@ def check_includes(root):
 
 def check_features(root):
     for _, path in sources(root, [folder for folder in MAY_INCLUDE if folder != "backends"]):
+        if str(path) == "core/base/processor.cpp":  # says what the compiler was told to use
+            continue
         for number, line in enumerate((root / path).read_text().splitlines(), 1):
             match = CONDITION.match(line)
             if match:

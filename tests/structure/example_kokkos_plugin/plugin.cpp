@@ -62,8 +62,8 @@ extern const mylos::PluginDescriptor mylos_plugin;
 const mylos::PluginDescriptor mylos_plugin = {
     .kind = mylos::PluginKind::compute,
     .name = "example_kokkos",
-    .kokkos_version = TEXT_OF(KOKKOS_VERSION_MAJOR) "." TEXT_OF(KOKKOS_VERSION_MINOR) "." TEXT_OF(
-        KOKKOS_VERSION_PATCH),
+    .kokkos_version =
+        TEXT_OF(KOKKOS_VERSION_MAJOR) "." TEXT_OF(KOKKOS_VERSION_MINOR) "." TEXT_OF(KOKKOS_VERSION_PATCH),
     .summary = "GELU in a Kokkos kernel, all else by the next backend",
     .preference = -1,  // never chosen by default
     .operations = ExampleOperations::List::names,

@@ -47,7 +47,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LES
   list(APPEND warnings -Wno-restrict)  # false warnings about std::string's operator+: GCC bug 105651
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
-  list(APPEND warnings -Wno-dangling-reference)  # warns of every reference that a function with temporary arguments returns
+  list(APPEND warnings -Wno-dangling-reference)  # of every reference that a function with temporary arguments returns
 endif()
 if(MYLOS_WARNINGS_AS_ERRORS)
   list(APPEND warnings -Werror)

@@ -149,7 +149,8 @@ TEST_F(ConcurrentWriters, ASignalEndsTheWaitForAReaderOfTheOutput) {
   EXPECT_EQ(names(), (std::set<std::string>{"x.bin", "x.bin.json"}));
 
   Job training(train_arguments("run", {"--train.steps=100000"}), unread);
-  training.wait_until([&] { return handles(training.rank(0), SIGTERM); });
+  // It handles the signal from when it has its directory, and while it reads the deck before that.
+  training.wait_until([&] { return fs::exists(run_path("run")) && handles(training.rank(0), SIGTERM); });
   ::kill(training.rank(0), SIGTERM);
   expect(training.wait(), ExitCode::preempted, "with a checkpoint");
 }

@@ -24,6 +24,7 @@ struct CommandOption {
   std::optional<std::string> default_value = {};            ///< without a default, the option may be absent
   std::optional<std::string> implicit_value = {};           ///< the value of `--name` alone
   double least = -std::numeric_limits<double>::infinity();  ///< smallest value of an integer or real
+  const char* choices = "";  ///< of a text, for completion: "auto|live"; the command checks them
 };
 
 using OptionValue = std::variant<bool, std::int64_t, double, std::string, std::vector<std::string>>;

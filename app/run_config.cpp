@@ -109,6 +109,20 @@ std::vector<std::int64_t> parse_blocks(std::string_view text) {
   }
 }
 
+/// ModelCuts::places of chunks with so many blocks each.
+std::vector<int> places_of(const std::vector<std::int64_t>& blocks) {
+  std::vector<int> places;
+  int first = 1;  // block 0 is the embedding
+  for (const std::int64_t own : blocks) places.push_back(first += static_cast<int>(own));
+  places.pop_back();
+  return places;
+}
+
+/// Whether a chunk that is neither the first nor the last has no blocks.
+bool has_empty_chunk(const std::vector<std::int64_t>& blocks) {
+  return blocks.size() > 2 && std::find(blocks.begin() + 1, blocks.end() - 1, 0) != blocks.end() - 1;
+}
+
 /// Divides `layers` blocks among so many chunks, at most `layers` + 2, as evenly as possible: only the last
 /// and the first may have none.
 std::vector<std::int64_t> even_blocks(std::int64_t layers, std::int64_t chunks) {
@@ -829,8 +843,6 @@ class CrossChecks {
       return;
     }
     const std::int64_t sum = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
-    const bool has_empty =
-        counts.size() > 2 && std::any_of(counts.begin() + 1, counts.end() - 1, [](auto n) { return n == 0; });
     std::string problem;
     if (std::ssize(counts) != chunks) {
       problem = fmt::format("has {} number{}, but there are {} chunk{}: pipeline = {} with {} each",
@@ -838,7 +850,7 @@ class CrossChecks {
                             integer("parallel.pipeline"), chunks_per_stage());
     } else if (sum != layers) {
       problem = fmt::format("has {} blocks, but [model] layers = {}", sum, layers);
-    } else if (has_empty) {
+    } else if (has_empty_chunk(counts)) {
       problem = "leaves a chunk without blocks that is neither the first nor the last";
     } else {
       return;
@@ -1110,11 +1122,7 @@ ParallelLayout parallel_layout(const ParamValues& values) {
   const ExchangeKind& exchange = find_kind(exchanges(), values.text("parallel.exchange"));
   std::vector<int> cuts;
   const std::string& stages = values.text("parallel.stages");
-  if (stages != "auto" && !stages.starts_with(profile_prefix)) {
-    int first = 1;  // block 0 is the embedding
-    for (const std::int64_t blocks : parse_blocks(stages)) cuts.push_back(first += static_cast<int>(blocks));
-    cuts.pop_back();
-  }
+  if (stages != "auto" && !stages.starts_with(profile_prefix)) cuts = places_of(parse_blocks(stages));
   std::vector<int> replicas;
   if (const std::string& text = values.text("parallel.replicas"); !text.empty()) {
     for (const std::int64_t number : parse_blocks(text)) replicas.push_back(static_cast<int>(number));
@@ -1292,6 +1300,10 @@ class StageChoice {
   std::optional<PartitionProblem> make(const std::string& profile) {
     check_keys();
     if (!errors_.empty()) return std::nullopt;
+    for (const auto& [key, measured] :
+         {std::pair("machine.node_gbps", job_.node_gbps), std::pair("machine.link_gbps", job_.link_gbps)}) {
+      if (measured > 0.0) values_.set(key, measured);
+    }
     // Everything but the layout is checked on one rank per tensor rank, which emulates two stages.
     ParamValues alone = values_;
     alone.set("parallel.pipeline", std::int64_t{1});
@@ -1302,11 +1314,6 @@ class StageChoice {
     const std::int64_t tensor = integer("parallel.tensor");
     CrossChecks(deck_, {.ranks = tensor, .ranks_per_node = tensor}, errors_, alone, initial_).run();
     if (!errors_.empty()) return std::nullopt;
-    for (const auto& [key, measured] :
-         {std::pair("machine.node_gbps", job_.node_gbps), std::pair("machine.link_gbps", job_.link_gbps)}) {
-      if (measured > 0.0) values_.set(key, measured);
-      if (measured > 0.0) alone.set(key, measured);
-    }
     RunConfig config = config_of(alone, job_);
     config.unit_profile = profile;
     std::vector<UnitCost> units;
@@ -1383,10 +1390,8 @@ class StageChoice {
       blocks = parse_blocks(stages);
     } catch (const Error&) {
     }
-    const bool has_empty =
-        blocks.size() > 2 && std::any_of(blocks.begin() + 1, blocks.end() - 1, [](auto n) { return n == 0; });
     const bool is_wrong_number = !has_open_stages() && std::ssize(blocks) != integer("parallel.pipeline");
-    if (blocks.size() < 2 || has_empty || is_wrong_number ||
+    if (blocks.size() < 2 || has_empty_chunk(blocks) || is_wrong_number ||
         std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0}) != layers) {
       report("parallel.stages",
              "[parallel] stages = {} must be auto, profile:PATH or the blocks of each stage, {} in all, such "
@@ -1395,12 +1400,9 @@ class StageChoice {
              join(even_blocks(layers, has_open_stages() ? 2 : integer("parallel.pipeline")), ","));
       return std::nullopt;
     }
-    ModelCuts cuts{.chunks = static_cast<int>(blocks.size()), .places = {}};
-    int first = 1;  // block 0 is the embedding
-    for (const std::int64_t own : blocks) cuts.places.push_back(first += static_cast<int>(own));
-    cuts.places.pop_back();
     PartitionProblem merged = problem;
-    merged.units = chunk_costs(problem.units, cuts);
+    merged.units =
+        chunk_costs(problem.units, {.chunks = static_cast<int>(blocks.size()), .places = places_of(blocks)});
     return merged;
   }
 

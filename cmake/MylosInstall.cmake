@@ -17,20 +17,12 @@ endif()
 
 # What mylos prints of itself: completion and man pages.
 set(manuals ${PROJECT_BINARY_DIR}/share)
-set(pages mylos.1)
-set(print_pages COMMAND mylos help man > ${manuals}/mylos.1)
-foreach(command train eval generate tokenize inspect convert report help version)
-  list(APPEND pages mylos-${command}.1)
-  list(APPEND print_pages COMMAND mylos help man ${command} > ${manuals}/mylos-${command}.1)
-endforeach()
-list(TRANSFORM pages PREPEND ${manuals}/)
-add_custom_command(OUTPUT ${manuals}/mylos.bash ${pages}
-  COMMAND ${CMAKE_COMMAND} -E make_directory ${manuals}
-  COMMAND mylos help completion > ${manuals}/mylos.bash ${print_pages}
-  DEPENDS mylos COMMENT "Printing completion and man pages")
+add_custom_command(OUTPUT ${manuals}/mylos.bash
+  COMMAND ${CMAKE_COMMAND} -DMYLOS=$<TARGET_FILE:mylos> -DFOLDER=${manuals} -P ${PROJECT_SOURCE_DIR}/cmake/print_manuals.cmake
+  DEPENDS mylos cmake/print_manuals.cmake COMMENT "Printing completion and man pages")
 add_custom_target(mylos_manuals ALL DEPENDS ${manuals}/mylos.bash)
 install(FILES ${manuals}/mylos.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME mylos)
-install(FILES ${pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(DIRECTORY ${manuals}/man1 DESTINATION ${CMAKE_INSTALL_MANDIR})
 
 if(MYLOS_STATIC)
   return()

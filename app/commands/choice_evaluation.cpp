@@ -34,8 +34,10 @@ std::vector<CommandOption> choice_options() {
        "answer multiple choice questions instead of computing a loss: JSON lines such as HellaSwag's, or "
        "llm.c's "
        "file"},
-      {"style", OptionKind::text,
-       "with --choices: llmc (the default) or harness (as lm-evaluation-harness' task hellaswag)"},
+      {.name = "style",
+       .kind = OptionKind::text,
+       .doc = "with --choices: llmc (the default) or harness (as lm-evaluation-harness' task hellaswag)",
+       .choices = "llmc|harness"},
       {"limit", OptionKind::integer, "with --choices: answers only the first questions", {}, {}, 1},
       {"output", OptionKind::text,
        "with --choices: write a JSON object per question to this file: example, label, losses, tokens"},

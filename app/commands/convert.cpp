@@ -32,12 +32,15 @@ enum class Target : std::uint8_t { hugging_face, checkpoint, llmc };
 
 std::vector<CommandOption> options() {
   return {
-      {"to", OptionKind::text,
-       "what to write: hf (a Hugging Face folder), llmc (an llm.c model file) or checkpoint"},
-      {"dtype", OptionKind::text,
-       "type of the weights in the result: fp32, bf16 or fp16; by default that of the source. A checkpoint "
-       "is "
-       "always in fp32"},
+      {.name = "to",
+       .kind = OptionKind::text,
+       .doc = "what to write: hf (a Hugging Face folder), llmc (an llm.c model file) or checkpoint",
+       .choices = "hf|llmc|checkpoint"},
+      {.name = "dtype",
+       .kind = OptionKind::text,
+       .doc = "type of the weights in the result: fp32, bf16 or fp16; by default that of the source. A "
+              "checkpoint is always in fp32",
+       .choices = "fp32|bf16|fp16"},
       step_option(),
       {"ranks", OptionKind::text, "GPT-2's merge ranks, for the tokenizer's files: as for mylos generate"},
   };

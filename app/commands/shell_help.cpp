@@ -27,11 +27,10 @@ std::vector<std::string> option_words(const Command& command) {
   return words;
 }
 
-std::string values_of(const ParamSpec& key) {
-  if (key.type == ParamType::boolean) return "true false";
-  std::string choices = key.choices;
+/// The case of a shell script in which the choices "a|b" of --NAME are words; "" if there are none.
+std::string case_of(std::string_view name, std::string choices) {
   std::ranges::replace(choices, '|', ' ');
-  return choices;
+  return choices.empty() ? "" : fmt::format("      --{}) words='{}' ;;\n", name, choices);
 }
 
 /// Escapes what troff would read as its own.
@@ -84,17 +83,18 @@ std::string term_of(const CommandOption& option) {
 
 std::string bash_completion(std::span<const ParamSpec> keys) {
   std::string options;
+  std::string values;
   for (const Command* command : commands()) {
+    for (const CommandOption& option : options_of(*command)) values += case_of(option.name, option.choices);
     std::vector<std::string> words = option_words(*command);
     if (command->takes_overrides) {
       for (const ParamSpec& key : keys) words.push_back(fmt::format("--{}.{}=", key.section, key.name));
     }
     options += fmt::format("    {}) words='{}' ;;\n", command->name, join(words, " "));
   }
-  std::string values;
   for (const ParamSpec& key : keys) {
-    if (const std::string own = values_of(key); !own.empty())
-      values += fmt::format("      --{}.{}) words='{}' ;;\n", key.section, key.name, own);
+    values += case_of(fmt::format("{}.{}", key.section, key.name),
+                      key.type == ParamType::boolean ? "true|false" : key.choices);
   }
   return fmt::format(R"(# Completion of mylos for bash, as `mylos help completion` prints it.
 _mylos() {{
@@ -115,8 +115,7 @@ _mylos() {{
   fi
   if [[ -n $key ]]; then
     case $key in
-{}      --progress) words='auto live plain none' ;;
-      *)
+{}      *)
         compopt -o filenames
         mapfile -t COMPREPLY < <(compgen -f -- "$cur")
         return

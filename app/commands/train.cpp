@@ -385,8 +385,11 @@ std::vector<CommandOption> options() {
        "the model's"},
       {"write-schedule", OptionKind::text,
        "with --dry-run: write the passes of a step to this file, for parallel.schedule_file or PyTorch"},
-      {"progress", OptionKind::text, "how progress is shown on the console: auto, live, plain or none",
-       "auto"},
+      {.name = "progress",
+       .kind = OptionKind::text,
+       .doc = "how progress is shown on the console: auto, live, plain or none",
+       .default_value = "auto",
+       .choices = "auto|live|plain|none"},
   };
 }
 

@@ -166,17 +166,23 @@ class Search {
 
   std::optional<Partition> best(int stages) const {
     const Tail* best = nullptr;
+    Place best_place;
     for (int choice = 0; choice < std::ssize(numbers_); ++choice) {
-      for (const Tail& tail : tails({.stages = stages, .used = problem_.replicas, .choice = choice})) {
-        if (best == nullptr || tail.time < best->time) best = &tail;
+      const Place place{.stages = stages, .used = problem_.replicas, .choice = choice};
+      for (const Tail& tail : tails(place)) {
+        if (best != nullptr && best->time <= tail.time) continue;
+        best = &tail;
+        best_place = place;
       }
     }
     if (best == nullptr) return std::nullopt;
     Partition division;
-    for (const Tail* tail = best;; tail = &tails(tail->next)[tail->index]) {
-      division.first_units.push_back(tail->first_unit);
-      division.replicas.push_back(tail->replicas);
-      if (tail->next.stages == 0) return with_costs(problem_, std::move(division));
+    Place place = best_place;
+    for (const Tail* tail = best;; tail = &tails(place)[tail->index]) {
+      division.first_units.push_back(place.first_unit);
+      division.replicas.push_back(numbers_[index_of(place.choice)]);
+      place = tail->next;
+      if (place.stages == 0) return with_costs(problem_, std::move(division));
     }
   }
 
@@ -191,9 +197,7 @@ class Search {
   };
   /// A division into the last stages.
   struct Tail {
-    int first_unit = 0;
-    int replicas = 0;   ///< of its first stage
-    int in_flight = 0;  ///< micro-batches of all these
+    int in_flight = 0;  ///< micro-batches of all replicas of its first stage
     double time = 0.0;
     Place next{};           ///< the stages after its first one,
     std::size_t index = 0;  ///< and which of their divisions
@@ -241,7 +245,7 @@ class Search {
       if (!versions) continue;
       double time = after.time;
       if (next.stages > 0) {
-        const Replicas others{.first = own.end(), .number = after.replicas};
+        const Replicas others{.first = own.end(), .number = numbers_[index_of(next.choice)]};
         time = std::max(time, counted(costs_.link(next.first_unit - 1, own, others)));
       }
       for (int first = next.first_unit - 1; first >= 0; --first) {
@@ -249,9 +253,7 @@ class Search {
         if (limit_ > 0.0 && passes > limit_) break;
         if (!costs_.fits(costs_.memory(first, next.first_unit, number, *versions, in_flight))) break;
         add({.stages = next.stages + 1, .used = next.used + number, .first_unit = first, .choice = choice},
-            {.first_unit = first,
-             .replicas = number,
-             .in_flight = number * in_flight,
+            {.in_flight = number * in_flight,
              .time = std::max({time, passes, counted(costs_.gradients(first, next.first_unit, own))}),
              .next = next,
              .index = index});

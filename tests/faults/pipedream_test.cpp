@@ -356,6 +356,12 @@ TEST_F(Partitioner, KnowsTheMachine) {
   EXPECT_THAT(planned(1, {units, "--machine.node_gbps=0.01"}), HasSubstr("sum of stage 0's gradients"));
   const Words two_nodes = {units, "--ranks-per-node=2", "--machine.node_gbps=1000"};
   EXPECT_THAT(planned(1, joined(two_nodes, {"--machine.link_gbps=1000"})), HasSubstr("passes of stage"));
+  // Nodes that a deck pretends, and links that it simulates.
+  EXPECT_THAT(
+      planned(1, {units, "--comm.ranks_per_node=2", "--machine.node_gbps=1000", "--machine.link_gbps=0.01"}),
+      HasSubstr("sum of stage 0's gradients"));
+  EXPECT_THAT(planned(1, {units, "--comm.algorithm=ring", "--comm.simulate_gbps=0.01"}),
+              HasSubstr("sum of stage 0's gradients"));
   EXPECT_THAT(planned(1, joined(two_nodes, {"--machine.link_gbps=0.01"})),
               HasSubstr("sum of stage 0's gradients"));
 }

@@ -273,6 +273,19 @@ TEST(HtmlReport, NamesTheChunkOfAPassIfAStageHasSeveral) {
   EXPECT_NE(html.find("<title>forward, micro-batch 0, chunk 3, "), std::string::npos);
 }
 
+TEST(HtmlReport, NamesTheVersionOfAPassIfStepsOverlap) {
+  ReportData data = run_of(1);
+  data.diagram = diagram_of(2, 4);
+  EXPECT_EQ(html_report(data).find("version"), std::string::npos);
+  for (std::vector<DiagramRow>* rows : {&data.diagram.simulation, &data.diagram.ranks}) {
+    for (DiagramRow& row : *rows) row.spans.front().version = 41;
+  }
+  const std::string html = html_report(data);
+  expect_whole(html);
+  EXPECT_NE(html.find(">F0:41</text>"), std::string::npos);
+  EXPECT_NE(html.find("<title>forward, micro-batch 0, version 41 of the weights, "), std::string::npos);
+}
+
 TEST(HtmlReport, DrawsManyStagesAndTheBeginningOfALongStep) {
   ReportData data = run_of(5);
   data.diagram = diagram_of(48, 8);

@@ -50,6 +50,8 @@ completed() (
 [[ $(completed mylos train x.deck --model.tied =) == "true false " ]]
 [[ $(completed mylos train x.deck --parallel.schedule = zero) == "zero_bubble zero_bubble_v " ]]
 [[ $(completed mylos eval --plug) == "--plugin-path= " ]]
+[[ $(completed mylos convert x --to = c) == "checkpoint " ]]
+[[ $(completed mylos help ma) == "man " ]]
 
 # What Slurm jobs use.
 "$installed/bin/mylos-job" --help

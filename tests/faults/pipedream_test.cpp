@@ -249,6 +249,38 @@ TEST_F(PipeDream, SkipsOnTheStageWithABadGradient) {
   }
 }
 
+/// The same on replicas: two of the first stage, which take micro-batches 0, 2 and 1, 3 of a step, and one of
+/// the last.
+TEST_F(PipeDream, MeetsFaultsOnReplicas) {
+  const Words words = {"--parallel.schedule=pipedream", "--parallel.pipeline=2", "--parallel.replicas=2,1"};
+  constexpr int step = 4;
+  ASSERT_EQ(train_stages("whole", words, step).exit_code, 0);
+  int number = 0;
+  for (const char* fault : {"forward@1:1:1", "backward@2:0:4", "reduce:1:3", "step:0:7", "forward@3:2:8",
+                            "checkpoint.write:1:6"}) {
+    SCOPED_TRACE(fault);
+    const std::string run = fmt::format("run {}", number++);
+    EXPECT_NE(train_stages(run, words, step, {fmt::format("MYLOS_FAULT={}:kill", fault)}).exit_code, 0);
+    ASSERT_EQ(train_stages(run, joined(words, {"--restart"}), step).exit_code, 0);
+    expect_same_run(run, "whole", 8);
+  }
+  for (int rank = 0; rank < 3; ++rank) {
+    SCOPED_TRACE(rank);
+    // A replica's own micro-batch, which the other one never has.
+    const Outcome stopped = train_stages(fmt::format("stopped {}", rank),
+                                         joined(words, {"--comm.heartbeat=0.5", "--comm.timeout=60"}), step,
+                                         {fmt::format("MYLOS_FAULT=backward@{}:{}:3:stop", rank % 2, rank)});
+    EXPECT_EQ(stopped.exit_code, static_cast<int>(ExitCode::watchdog)) << stopped.output;
+    EXPECT_THAT(stopped.output,
+                HasSubstr(fmt::format("step 3, stage {}, backward of micro-batch {}", rank / 2, rank % 2)));
+    const std::string run = fmt::format("bad {}", rank);
+    const Outcome bad = train_stages(run, words, step, {fmt::format("MYLOS_FAULT=reduce:{}:3:nan", rank)});
+    EXPECT_EQ(bad.exit_code, 0) << bad.output;
+    EXPECT_EQ(occurrences(bad.output, "step 3: update not applied"), 1);
+    EXPECT_THAT(steps_table(run)["skipped"], ElementsAre(0, 0, 1, 0, 0, 0, 0, 0));
+  }
+}
+
 /// The guard stops the run at a step that all stages agree on, and counts bad steps that follow one another.
 TEST_F(PipeDream, StopsForBadGradients) {
   const std::pair<Words, std::string> cases[] = {{{"--guard.policy=stop"}, "MYLOS_FAULT=reduce:1:3:nan"},

@@ -4,9 +4,10 @@ include(MylosLauncher)
 cmake_host_system_information(RESULT mylos_cores QUERY NUMBER_OF_LOGICAL_CORES)
 
 # Tests spend their time in the libraries, so their own code is compiled quickly, with GoogleTest's header precompiled.
+# nvcc does not know -Og.
 add_library(mylos_test_options INTERFACE)
 target_link_libraries(mylos_test_options INTERFACE mylos_options mylos_test_support)
-target_compile_options(mylos_test_options INTERFACE -Og)
+target_compile_options(mylos_test_options INTERFACE $<IF:$<BOOL:${MYLOS_CUDA_ARCH}>,-O1,-Og>)
 if(MYLOS_SANITIZE MATCHES undefined)
   # UBSan finds little in the tests' own code and slows its compilation down.
   target_compile_options(mylos_test_options INTERFACE -fno-sanitize=undefined)

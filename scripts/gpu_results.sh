@@ -41,6 +41,20 @@ step_result() {
     }' "$1"
 }
 
+# power_and_clock FILE prints the medians of nvidia-smi's samples "utilization, watts, MHz" with a utilization above 50 %.
+power_and_clock() {
+  awk -F ', *' '$1 > 50 { print $2, $3 }' "$1" | sort -n | awk '
+    { watts[NR] = $1; clocks[NR] = $2 }
+    END {
+      if (!NR) exit
+      for (i = 1; i <= NR; ++i) for (j = i; j > 1 && clocks[j] < clocks[j - 1]; --j) {
+        t = clocks[j]; clocks[j] = clocks[j - 1]; clocks[j - 1] = t
+      }
+      middle = int((NR + 1) / 2)
+      printf ", %.0f W, %d MHz", watts[middle], clocks[middle]
+    }'
+}
+
 # make_llmc_tokens PYTHON FILE writes random tokens in llm.c's format: a header of 256 32-bit numbers (magic, version,
 # count), then 16 bits per token.
 make_llmc_tokens() {

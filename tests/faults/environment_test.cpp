@@ -105,9 +105,10 @@ TEST_F(Environment, WithLittleMemoryNamesItInCommandsThatReadARun) {
   int ended = 0;
   for (const char* command : {"inspect", "report"}) {
     for (int megabytes = 60; megabytes <= 200; megabytes += 20) {
+      // Hydra may end by SIGPIPE if the loader ends the process at once.
       const Outcome outcome = run_mylos(
           {command, run_path("run").string()},
-          {.ranks = 1,
+          {.ranks = 0,
            .wrapper = {"prlimit", fmt::format("--as={}", static_cast<std::int64_t>(megabytes) << 20U)}});
       SCOPED_TRACE(fmt::format("{} in {} MB: {}", command, megabytes, outcome.output));
       EXPECT_THAT(outcome.exit_code, AnyOf(0, 127, internal));

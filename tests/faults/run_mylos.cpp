@@ -69,9 +69,10 @@ Job::Job(const std::vector<std::string>& arguments, const JobOptions& options) {
   if (build == nullptr) throw std::runtime_error("set MYLOS_BUILD to the build folder, or run by ctest");
   const char* launch = std::getenv("MYLOS_LAUNCH");
   if (launch == nullptr) leave_outer_job();
-  std::vector<std::string> words = {launch != nullptr ? launch : fmt::format("{}/launch_here", build),
-                                    fmt::format("{}", options.ranks)};
-  words.insert(words.end(), options.wrapper.begin(), options.wrapper.end());
+  std::vector<std::string> words = options.wrapper;
+  if (options.ranks > 0)
+    words.insert(words.begin(), {launch != nullptr ? launch : fmt::format("{}/launch_here", build),
+                                 fmt::format("{}", options.ranks)});
   words.push_back(fmt::format("{}/bin/mylos", build));
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<std::string> variables = environment_of(id_, options);
@@ -86,7 +87,7 @@ Job::Job(const std::vector<std::string>& arguments, const JobOptions& options) {
   ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
   ::dup2(output_, STDOUT_FILENO);
   ::dup2(output_, STDERR_FILENO);
-  ::execve(argv[0], argv.data(), envp.data());
+  ::execvpe(argv[0], argv.data(), envp.data());
   ::_exit(127);
 }
 

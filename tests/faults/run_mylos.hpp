@@ -17,7 +17,7 @@ struct Outcome {
 };
 
 struct JobOptions {
-  int ranks = 2;
+  int ranks = 2;                              ///< 0: one process without a launcher
   std::vector<std::string> environment = {};  ///< "NAME=value", in addition to the test's own
   std::vector<std::string> wrapper = {};      ///< a command to which mylos and its arguments are passed
 };

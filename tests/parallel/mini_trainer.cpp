@@ -109,6 +109,19 @@ std::vector<std::int32_t> walk_tokens(const RunConfig& config, std::int64_t step
   return tokens;
 }
 
+std::vector<float> floats_on_host(ComputeBackend& backend, const TensorRef& tensor) {
+  std::vector<std::byte> raw(tensor.bytes());
+  backend.copy_to_host(tensor.data, raw.data(), raw.size());
+  backend.synchronize();
+  std::vector<float> values(static_cast<std::size_t>(tensor.size()));
+  dispatch_float(tensor.dtype, [&](auto element) {
+    using T = decltype(element);
+    const T* from = reinterpret_cast<const T*>(raw.data());
+    std::transform(from, from + values.size(), values.begin(), [](T x) { return static_cast<float>(x); });
+  });
+  return values;
+}
+
 MiniTrainer::MiniTrainer(ComputeBackend& backend, MemoryLedger& ledger, Communicator& world,
                          const RunConfig& config)
     : backend_(backend),
@@ -153,7 +166,7 @@ std::vector<float> MiniTrainer::joined_values(const Parameter& parameter, const 
   std::vector<float> values(static_cast<std::size_t>(product(parameter.shape)));
   const auto part_of_whole = [&](std::size_t part, const Piece& piece) {
     if (!parameter.is_split(Axis::tensor) && grid_.coordinates().index(Axis::tensor) > 0) return;
-    const std::vector<float> own = to_host(of(part).flat(piece.offset, piece.count));
+    const std::vector<float> own = floats_on_host(backend_, of(part).flat(piece.offset, piece.count));
     for_each_element(piece,
                      [&](std::int64_t whole, std::int64_t local) { at(values, whole) = at(own, local); });
   };
@@ -170,20 +183,7 @@ std::vector<float> MiniTrainer::joined_values(const Parameter& parameter, const 
     if (sharded.contains(axis) && grid_.coordinates().extent(axis) > 1)
       grid_.group({axis}).all_reduce(all, ReduceOp::sum).wait();
   }
-  return to_host(all);
-}
-
-std::vector<float> MiniTrainer::to_host(const TensorRef& tensor) const {
-  std::vector<std::byte> raw(tensor.bytes());
-  backend_.copy_to_host(tensor.data, raw.data(), raw.size());
-  backend_.synchronize();
-  std::vector<float> values(static_cast<std::size_t>(tensor.size()));
-  dispatch_float(tensor.dtype, [&](auto element) {
-    using T = decltype(element);
-    const T* from = reinterpret_cast<const T*>(raw.data());
-    std::transform(from, from + values.size(), values.begin(), [](T x) { return static_cast<float>(x); });
-  });
-  return values;
+  return floats_on_host(backend_, all);
 }
 
 std::vector<float> MiniTrainer::weight(std::string_view name) {

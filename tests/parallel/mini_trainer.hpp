@@ -32,6 +32,9 @@ void set_ddp(RunConfig& config, std::string_view mode, double bucket_mb = 25.0);
 /// The tokens of step `step` (1 for the first), (global_batch, T + 1): noisy affine walks that can be learnt.
 std::vector<std::int32_t> walk_tokens(const RunConfig& config, std::int64_t step);
 
+/// A copy of a backend's floats on the host; waits for the backend.
+std::vector<float> floats_on_host(ComputeBackend& backend, const TensorRef& tensor);
+
 /// One rank of a run. It begins with the initial weights of the configuration's seed.
 class MiniTrainer {
  public:
@@ -74,7 +77,6 @@ class MiniTrainer {
   /// optimizer. Collective.
   template <class Of>
   std::vector<float> joined_values(const Parameter& parameter, const Of& of);
-  std::vector<float> to_host(const TensorRef& tensor) const;
 
   ComputeBackend& backend_;
   RunConfig config_;

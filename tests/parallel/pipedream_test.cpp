@@ -152,13 +152,8 @@ class Asynchronous : public testing::Test {
       }
       for (std::size_t i = 0; i < training.state().owned().size(); ++i) {
         for (const Piece& piece : pieces_of(program.table(), training.state().owned()[i])) {
-          const TensorRef values = training.state().master(i).flat(piece.offset, piece.count);
-          std::vector<float>& to = out.weights[piece.parameter.name];
-          to.resize(static_cast<std::size_t>(values.size()));
-          dispatch_float(values.dtype, [&]<class T>(T) {
-            const T* from = values.as<T>();
-            std::transform(from, from + to.size(), to.begin(), [](T x) { return static_cast<float>(x); });
-          });
+          out.weights[piece.parameter.name] =
+              floats_on_host(backend, training.state().master(i).flat(piece.offset, piece.count));
         }
       }
       return out;
@@ -222,13 +217,15 @@ class Asynchronous : public testing::Test {
     }
     void load(std::size_t unit, std::int64_t version) {
       const Values& values = versions_.at({unit, version});
-      std::memcpy(weights(unit).data, values.data(), values.size());
+      rank_.backend.copy_to_device(values.data(), weights(unit).data, values.size());
     }
     void save(std::int64_t version) {
       for (std::size_t unit = 0; unit < stages_.size(); ++unit) {
         const TensorRef from = weights(unit);
-        const auto* bytes = static_cast<const std::byte*>(from.data);
-        versions_[{unit, version}].assign(bytes, bytes + from.bytes());
+        Values& values = versions_[{unit, version}];
+        values.resize(from.bytes());
+        rank_.backend.copy_to_host(from.data, values.data(), values.size());
+        rank_.backend.synchronize();
       }
     }
 

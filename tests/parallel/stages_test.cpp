@@ -286,8 +286,10 @@ TEST_F(Stages, KeepOneTiedMatrix) {
       const RankState& state = trainer.state();
       for (std::size_t i = 0; i < state.owned().size(); ++i) {
         if (trainer.table().unit(state.owned()[i].unit).name != "tied matrix") continue;
-        auto* values = state.weights(state.owned()[i]).as<float>();
-        values[5] = -values[5];
+        const TensorRef value = state.weights(state.owned()[i]).flat(5, 1);
+        const float flipped = -floats_on_host(backend_, value).front();
+        backend_.copy_to_device(&flipped, value.data, value.bytes());
+        backend_.synchronize();
       }
     };
     flip();

@@ -10,7 +10,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 folder=$work/bundle
 mkdir -p "$folder"/{bin/tests,lib/mylos,data/inputs}
-cp "$source"/scripts/gpu_{check,restart,results.sh} "$folder/"
+cp "$source"/scripts/gpu_{check,layout,restart,results.sh} "$folder/"
 
 # program NAME writes a program from its standard input.
 program() {

@@ -47,6 +47,25 @@ const ParamSpec params[] = {
     real_param("model", "dropout", "0", 0.0, 0.99, "",
                "Probability of dropping an element of the embedding, the attention weights and both residual "
                "branches."),
+    integer_param("model", "experts", "0", 0, 1024, "",
+                  "Experts of a feed-forward layer, of which each token uses experts_per_token (a mixture of "
+                  "experts, docs/experts.md); 0 for none."),
+    integer_param("model", "experts_per_token", "2", 1, 64, "",
+                  "Experts that each token uses, at most experts."),
+    integer_param("model", "expert_width", "0", 0, 65536, "",
+                  "Inner width of an expert, a multiple of parallel.tensor; 0 takes a dense layer's, four "
+                  "times width."),
+    integer_param("model", "expert_every", "1", 1, 1024, "blocks",
+                  "Every n-th block has experts; the others have a dense layer."),
+    boolean_param("model", "shared_expert", "false",
+                  "A dense layer of the width of an expert is added to the experts for every token."),
+    choice_param("model", "router", "auto", "auto|topk_softmax|softmax_topk",
+                 "How the chosen experts are weighted. topk_softmax: by a softmax over the chosen ones; "
+                 "softmax_topk: by their share of a softmax over all; auto: the latter if a token uses one "
+                 "expert."),
+    choice_param("model", "router_noise", "none", "none|normal|learned",
+                 "What is added to the scores of experts in training. normal: normal numbers with a standard "
+                 "deviation of 1 / experts; learned: with one that the model learns (Shazeer et al., 2017)."),
 
     integer_param("train", "steps", nullptr, 1, 1e9, "steps",
                   "Optimizer steps of the whole run; the learning rate schedule ends here."),
@@ -80,6 +99,18 @@ const ParamSpec params[] = {
         "train", "recompute", "none", "none|selective|block",
         "Activations that the backward pass recomputes, so that they need not be kept. none: no "
         "activations; selective: the outputs of layernorm and GELU; block: everything within a block."),
+    real_param("train", "expert_capacity", "0", 0.0, 1e6, "",
+               "An expert takes at most this many times the tokens of a sequence that it would with equal "
+               "loads; the layer adds nothing for what finds its expert full. 0: it takes all. Evaluation "
+               "always takes all."),
+    choice_param("train", "expert_order", "token", "token|choice",
+                 "Who comes first if expert_capacity is short. token: earlier tokens; choice: first choices "
+                 "of all tokens, then second ones."),
+    real_param("train", "balance_loss", "0.01", 0.0, 1000.0, "",
+               "Factor of the loss that grows as the loads of the experts become unequal (Fedus et al., "
+               "2021); used with model.experts."),
+    real_param("train", "router_z_loss", "0", 0.0, 1000.0, "",
+               "Factor of the loss of large router logits (Zoph et al., 2022); used with model.experts."),
     integer_param("train", "seed", "1", 0, unbounded, "",
                   "Seed of initialisation, data order, dropout and stochastic rounding."),
     real_param(

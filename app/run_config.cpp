@@ -168,12 +168,14 @@ class CrossChecks {
     take_preset();
     take_initial_shape();
     check_heads();
+    check_experts();
     check_vocab();
     check_ranks();
     check_steps();
     check_end_time();
     check_seq_len();
     check_tensor();
+    check_expert_layout();
     check_replicas();
     check_pipeline();
     check_layout();
@@ -300,10 +302,24 @@ class CrossChecks {
       const bool is_smaller_context = key == "model.context" && integer(key) < found;
       if (integer(key) != found && !is_smaller_context) differs(key, integer(key), found);
     }
-    if (!known({"model.tied"})) return;
-    if (deck_.find("model.tied") == nullptr) values_.set("model.tied", initial_->tied);
-    if (values_.boolean("model.tied") != initial_->tied)
-      differs("model.tied", values_.boolean("model.tied"), initial_->tied);
+    take_initial("model.tied", initial_->tied, differs);
+    const ExpertConfig& experts = initial_->experts;
+    take_initial("model.experts", experts.count, differs);
+    if (experts.count == 0) return;
+    take_initial("model.experts_per_token", experts.per_token, differs);
+    take_initial("model.expert_width", experts.width, differs);
+    take_initial("model.expert_every", experts.every, differs);
+    take_initial("model.shared_expert", experts.has_shared, differs);
+    take_initial("model.router", std::string(name_of(experts.router)), differs);
+    take_initial("model.router_noise", std::string(name_of(experts.noise)), differs);
+  }
+  /// Takes a key of the initial model, which the deck may repeat.
+  template <class T>
+  void take_initial(std::string_view key, const T& found, const auto& differs) {
+    if (!known({key})) return;
+    if (deck_.find(key) == nullptr) values_.set(std::string(key), found);
+    const T& wanted = std::get<T>(values_.all().at(std::string(key)));
+    if (wanted != found) differs(key, wanted, found);
   }
 
   void check_heads() {
@@ -313,6 +329,57 @@ class CrossChecks {
     if (width % heads == 0) return;
     report({"model.heads", "model.width"}, "[model] heads = {} must divide width = {}; use {}", heads, width,
            divisors_near(width, heads));
+  }
+
+  void check_experts() {
+    if (!known({"model.experts"})) return;
+    const std::int64_t experts = integer("model.experts");
+    if (experts == 0) {
+      for (const std::string_view key :
+           {"model.experts_per_token", "model.expert_width", "model.expert_every", "model.shared_expert",
+            "model.router", "model.router_noise", "train.expert_capacity", "train.expert_order"}) {
+        if (deck_.find(key) != nullptr)
+          report({key}, "{} needs [model] experts", key.substr(key.find('.') + 1));
+      }
+      return;
+    }
+    if (known({"model.expert_width", "model.width"}) && integer("model.expert_width") == 0)
+      values_.set("model.expert_width", 4 * integer("model.width"));
+    if (known({"model.expert_every", "model.layers"}) &&
+        integer("model.expert_every") > integer("model.layers")) {
+      report({"model.expert_every", "model.layers"},
+             "[model] expert_every = {} must be at most layers = {}: otherwise no block has experts",
+             integer("model.expert_every"), integer("model.layers"));
+    }
+    if (!known({"model.experts_per_token", "model.router"})) return;
+    const std::int64_t chosen = integer("model.experts_per_token");
+    if (chosen > experts) {
+      report({"model.experts_per_token", "model.experts"},
+             "[model] experts_per_token = {} must be at most experts = {}", chosen, experts);
+    } else if (values_.text("model.router") == "auto") {
+      values_.set("model.router", std::string(chosen == 1 ? "softmax_topk" : "topk_softmax"));
+    } else if (chosen == 1 && values_.text("model.router") == "topk_softmax") {
+      report({"model.router", "model.experts_per_token"},
+             "[model] router = topk_softmax with experts_per_token = 1 gives every expert the weight 1, so "
+             "that the router learns nothing; use router = softmax_topk");
+    }
+  }
+
+  void check_expert_layout() {
+    if (!known({"model.experts"}) || integer("model.experts") == 0) return;
+    if (known({"model.expert_width", "parallel.tensor"}) &&
+        integer("model.expert_width") % integer("parallel.tensor") != 0) {
+      report({"model.expert_width", "parallel.tensor"},
+             "[model] expert_width = {} must be a multiple of [parallel] tensor = {}",
+             integer("model.expert_width"), integer("parallel.tensor"));
+    }
+    const bool is_staged = known({"parallel.pipeline"}) && integer("parallel.pipeline") != 1;
+    const bool is_asynchronous =
+        known({"parallel.schedule"}) && values_.text("parallel.schedule").starts_with("pipedream");
+    if (is_staged || is_asynchronous) {
+      report({"parallel.pipeline", "parallel.schedule", "model.experts"},
+             "[model] experts cannot be used with pipelines yet; use pipeline = 1 and schedule = auto");
+    }
   }
 
   void check_vocab() {
@@ -1071,6 +1138,21 @@ class CrossChecks {
   std::set<std::string_view> failed_;
 };
 
+ExpertConfig expert_config(const ParamValues& values) {
+  if (values.integer("model.experts") == 0) return {};
+  return {.count = values.integer("model.experts"),
+          .per_token = values.integer("model.experts_per_token"),
+          .width = values.integer("model.expert_width"),
+          .every = values.integer("model.expert_every"),
+          .has_shared = values.boolean("model.shared_expert"),
+          .router = router_named(values.text("model.router")),
+          .noise = router_noise_named(values.text("model.router_noise")),
+          .capacity = values.real("train.expert_capacity"),
+          .by_choice = values.text("train.expert_order") == "choice",
+          .balance_loss = static_cast<float>(values.real("train.balance_loss")),
+          .z_loss = static_cast<float>(values.real("train.router_z_loss"))};
+}
+
 ModelConfig model_config(const ParamValues& values) {
   return {.layers = values.integer("model.layers"),
           .heads = values.integer("model.heads"),
@@ -1079,7 +1161,8 @@ ModelConfig model_config(const ParamValues& values) {
           .vocab = values.integer("model.vocab"),
           .vocab_multiple = values.integer("model.vocab_multiple"),
           .tied = values.boolean("model.tied"),
-          .dropout = static_cast<float>(values.real("model.dropout"))};
+          .dropout = static_cast<float>(values.real("model.dropout")),
+          .experts = expert_config(values)};
 }
 
 TrainConfig train_config(const ParamValues& values) {

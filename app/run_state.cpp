@@ -12,8 +12,35 @@ namespace mylos {
 namespace {
 
 std::string shape_text(const ModelConfig& model) {
-  return fmt::format("layers {}, heads {}, width {}, context {}, vocab {}, {}", model.layers, model.heads,
-                     model.width, model.context, model.vocab, model.tied ? "tied" : "untied");
+  std::string text =
+      fmt::format("layers {}, heads {}, width {}, context {}, vocab {}, {}", model.layers, model.heads,
+                  model.width, model.context, model.vocab, model.tied ? "tied" : "untied");
+  if (const std::string experts = experts_text(model.experts); !experts.empty()) text += ", " + experts;
+  return text;
+}
+
+Json experts_json(const ExpertConfig& experts) {
+  if (experts.count == 0) return {};
+  return Json::object({{"count", experts.count},
+                       {"per_token", experts.per_token},
+                       {"width", experts.width},
+                       {"every", experts.every},
+                       {"shared", experts.has_shared},
+                       {"router", std::string(name_of(experts.router))},
+                       {"noise", std::string(name_of(experts.noise))}});
+}
+
+/// Models without experts, and checkpoints from before there were any, have none.
+ExpertConfig parse_experts(const Json& model) {
+  if (!model.has("experts") || !model.at("experts").is_object()) return {};
+  const Json json = model.at("experts");
+  return {.count = json.integer("count"),
+          .per_token = json.integer("per_token"),
+          .width = json.integer("width"),
+          .every = json.integer("every"),
+          .has_shared = json.boolean("shared"),
+          .router = router_named(json.text("router")),
+          .noise = router_noise_named(json.text("noise"))};
 }
 
 ModelConfig parse_model(const Json& json) {
@@ -24,6 +51,7 @@ ModelConfig parse_model(const Json& json) {
   model.context = json.integer("context");
   model.vocab = json.integer("vocab");
   model.tied = json.boolean("tied");
+  model.experts = parse_experts(json);
   return model;
 }
 
@@ -101,7 +129,8 @@ std::string state_text(const RunState& state) {
                                    {"width", state.model.width},
                                    {"context", state.model.context},
                                    {"vocab", state.model.vocab},
-                                   {"tied", state.model.tied}});
+                                   {"tied", state.model.tied},
+                                   {"experts", experts_json(state.model.experts)}});
   const Json guard = Json::object({{"mean", state.guard.mean},
                                    {"variance", state.guard.variance},
                                    {"seen", state.guard.seen},

@@ -58,6 +58,20 @@ void note_past_end(Setup& setup, std::vector<std::string>& notes) {
   end.reset();
 }
 
+/// What a resolved deck says about experts.
+ExpertConfig experts_of(const Deck& deck) {
+  const auto text = [&](const char* key) { return deck.find(key)->value; };
+  const DeckEntry* count = deck.find("model.experts");
+  if (count == nullptr || count->value == "0") return {};
+  return {.count = std::atoll(count->value.c_str()),
+          .per_token = std::atoll(text("model.experts_per_token").c_str()),
+          .width = std::atoll(text("model.expert_width").c_str()),
+          .every = std::atoll(text("model.expert_every").c_str()),
+          .has_shared = text("model.shared_expert") == "true",
+          .router = router_named(text("model.router")),
+          .noise = router_noise_named(text("model.router_noise"))};
+}
+
 /// The shape of the model of a run that is continued, whose initial weights may be gone: that of its resolved
 /// deck or, if there is none, that of the model at `path`.
 ModelConfig shape_to_continue(Deck deck, const std::string& path) {
@@ -78,7 +92,8 @@ ModelConfig shape_to_continue(Deck deck, const std::string& path) {
                           .width = number("model.width"),
                           .context = number("model.context"),
                           .vocab = number("model.vocab"),
-                          .tied = tied == nullptr || tied->value == "true"};
+                          .tied = tied == nullptr || tied->value == "true",
+                          .experts = experts_of(deck)};
   const bool is_whole =
       shape.layers > 0 && shape.heads > 0 && shape.width > 0 && shape.context > 0 && shape.vocab > 0;
   return is_whole ? shape : look_at_model(path).model;
@@ -240,6 +255,8 @@ int open_initial(const MpiRuntime& mpi, const RunConfig& config, const Tokenizer
     check_same("context", wanted.context, std::min(wanted.context, model.context));
     check_same("vocab", wanted.vocab, model.vocab);
     check_same("tied", wanted.tied, model.tied);
+    if (!wanted.experts.is_like(model.experts))
+      fail(ExitCode::usage, "the experts of this run are not those of {}", config.init);
     const TokenizerIdentity& known = source->origin().tokenizer;
     if (may_be_same(known, tokenizer)) return;
     fail(ExitCode::usage, "[model] init = {} is a model of tokens of {}, but the data are tokens of {}",

@@ -20,4 +20,16 @@ KOKKOS_FORCEINLINE_FUNCTION Vec gelu(Vec x) {
   return x * gelu_gate(x);
 }
 
+/// The derivative of gelu.
+KOKKOS_FORCEINLINE_FUNCTION Vec gelu_slope(Vec x) {
+  using Kokkos::Experimental::condition;
+  // Beyond the bound, the derivative is 0 or 1, and powers of x could overflow. NaN stays NaN.
+  const Vec bound(30.0F);
+  const Vec value = condition(x > bound, bound, condition(x < -bound, -bound, x));
+  const Vec gate = gelu_gate(value);
+  const Vec slope =
+      Vec(2.0F * sqrt_2_over_pi) * multiply_add(Vec(3.0F * gelu_cubic) * value, value, Vec(1.0F));
+  return multiply_add(value * slope, gate * (Vec(1.0F) - gate), gate);
+}
+
 }  // namespace mylos::compute_kokkos

@@ -5,106 +5,24 @@
 #include <KokkosBlas3_gemm.hpp>
 #endif
 
+#include "backends/compute_kokkos/blocked_product.hpp"
 #include "backends/compute_kokkos/operations.hpp"
-#include "backends/compute_kokkos/tile_product.hpp"
-#include "core/ops/matrix_view.hpp"
 
 namespace mylos::compute_kokkos {
 
 namespace {
-
-/// A MatrixView with elements of type T.
-template <class T>
-struct Strided {
-  T* data;
-  std::int64_t row;
-  std::int64_t column;
-};
-
-template <class T>
-Strided<T> strided(const MatrixView& matrix) {
-  require(matrix.dtype == dtype_of<std::remove_const_t<T>>(), "the matrix has this element type");
-  return {static_cast<T*>(matrix.data), matrix.row, matrix.column};
-}
-
-// A thread's tile of the product and its packed blocks of the factors take 512 KiB, so that they fit in a
-// second-level cache.
-constexpr int block_rows = 128;
-constexpr int block_columns = 256;
-constexpr int block_depth = 256;
-static_assert(block_rows % panel_rows == 0 && block_columns % panel_columns == 0);
-
-/// to = from (rows, depth) in panels of `panel` rows, each (depth, panel); rows beyond `rows` are 0.
-template <class T>
-KOKKOS_FORCEINLINE_FUNCTION void pack(Strided<const T> from, int rows, int depth, int panel, float* to) {
-  for (int first = 0; first < rows; first += panel) {
-    const int count = rows - first < panel ? rows - first : panel;
-    const T* in = from.data + first * from.row;
-    if (from.row == 1 && count == panel && panel % width == 0) {
-      for (int p = 0; p < depth; ++p) {
-        for (int r = 0; r < panel; r += width) store(to + p * panel + r, load(in + p * from.column + r));
-      }
-    } else {
-      // Packs short pieces of rows, so that the lines of `to` stay in the cache.
-      constexpr int piece = 16;
-      for (int p0 = 0; p0 < depth; p0 += piece) {
-        const int end = p0 + piece < depth ? p0 + piece : depth;
-        for (int r = 0; r < panel; ++r) {
-          const T* row = in + r * from.row;
-          for (int p = p0; p < end; ++p) {
-            to[p * panel + r] = r < count ? static_cast<float>(row[p * from.column]) : 0.0F;
-          }
-        }
-      }
-    }
-    to += static_cast<std::ptrdiff_t>(panel) * depth;
-  }
-}
 
 /// c (m, n) = (accumulate ? c : 0) + a (m, k) b (k, n) + bias (n), summed in fp32. `bias` may be null. c has
 /// unit column stride.
 template <class A, class B, class C>
 void blocked_gemm(const std::string& label, std::int64_t m, std::int64_t n, std::int64_t k,
                   Strided<const A> a, Strided<const B> b, const B* bias, Strided<C> c, bool accumulate) {
-  const std::int64_t tile_rows = (m + block_rows - 1) / block_rows;
-  const std::int64_t tile_columns = (n + block_columns - 1) / block_columns;
-  const std::size_t scratch = Scratch::shmem_size(block_rows * block_depth) +
-                              Scratch::shmem_size(block_depth * block_columns) +
-                              Scratch::shmem_size(block_rows * block_columns);
-  Kokkos::parallel_for(
-      label, TeamPolicy(queue(), tile_rows * tile_columns, 1).set_scratch_size(1, Kokkos::PerTeam(scratch)),
-      KOKKOS_LAMBDA(const Member& member) {
-        const std::int64_t i0 = member.league_rank() / tile_columns * block_rows;
-        const std::int64_t j0 = member.league_rank() % tile_columns * block_columns;
-        const int rows = static_cast<int>(m - i0 < block_rows ? m - i0 : block_rows);
-        const int columns = static_cast<int>(n - j0 < block_columns ? n - j0 : block_columns);
-        const Scratch packed_a(member.team_scratch(1), block_rows * block_depth);
-        const Scratch packed_b(member.team_scratch(1), block_depth * block_columns);
-        const Scratch tile(member.team_scratch(1), block_rows * block_columns);
-        for (std::int64_t p0 = 0; p0 < k; p0 += block_depth) {
-          const int depth = static_cast<int>(k - p0 < block_depth ? k - p0 : block_depth);
-          pack<A>({a.data + i0 * a.row + p0 * a.column, a.row, a.column}, rows, depth, panel_rows,
-                  packed_a.data());
-          pack<B>({b.data + p0 * b.row + j0 * b.column, b.column, b.row}, columns, depth, panel_columns,
-                  packed_b.data());
-          for (int j = 0; j < columns; j += panel_columns) {
-            for (int i = 0; i < rows; i += panel_rows) {
-              panel_product<panel_rows, panel_vectors>(
-                  depth, Tile<float>{packed_a.data() + i * depth, 1, panel_rows}, packed_b.data() + j * depth,
-                  panel_columns, tile.data() + i * block_columns + j, block_columns, p0 > 0);
-            }
-          }
-        }
-        for (int i = 0; i < rows; ++i) {
-          C* out = c.data + (i0 + i) * c.row + j0;
-          for (int j = 0; j < columns; j += width) {
-            const Lanes at{j, columns - j < width ? columns - j : width};
-            Vec value = load(tile.data() + i * block_columns + j);
-            if (bias != nullptr) value = value + at.load(bias + j0);
-            if (accumulate) value = value + at.load(out);
-            at.store(out, value);
-          }
-        }
+  blocked_product<A, B>(
+      label, m, n, k, a, b, KOKKOS_LAMBDA(std::int64_t row, Lanes at, Vec value) {
+        C* out = c.data + row * c.row;
+        if (bias != nullptr) value = value + at.load(bias);
+        if (accumulate) value = value + at.load(out);
+        at.store(out, value);
       });
 }
 

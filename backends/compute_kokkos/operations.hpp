@@ -16,7 +16,10 @@ class KokkosOperations {
                     LinearBackwardWeight, EmbeddingForward, EmbeddingBackward, LayernormForward,
                     LayernormBackwardInput, LayernormBackwardWeight, GeluForward, GeluBackward, DropoutAdd,
                     AttentionForward, AttentionBackward, CacheAppend, CachedAttention, SoftmaxStatistics,
-                    CrossEntropy, LinearAddForward, LinearGeluForward, AdamWStep, SgdStep, GuardStep>;
+                    CrossEntropy, LinearAddForward, LinearGeluForward, AdamWStep, SgdStep, GuardStep,
+                    RouterForward, RouterBackwardInput, RouterBackwardWeight, RouterChoice, ExpertPlaces,
+                    GatherRows, CombineRows, CombineRowsBackward, GroupedLinearForward,
+                    GroupedLinearBackwardInput, GroupedLinearBackwardWeight, RouterLosses, RouterGradient>;
 
   void run(const Fill& op);
   void run(const Cast& op);
@@ -45,6 +48,19 @@ class KokkosOperations {
   void run(const AdamWStep& op);
   void run(const SgdStep& op);
   void run(const GuardStep& op);
+  void run(const RouterForward& op);
+  void run(const RouterBackwardInput& op);
+  void run(const RouterBackwardWeight& op);
+  void run(const RouterChoice& op);
+  void run(const ExpertPlaces& op);
+  void run(const GatherRows& op);
+  void run(const CombineRows& op);
+  void run(const CombineRowsBackward& op);
+  void run(const GroupedLinearForward& op);
+  void run(const GroupedLinearBackwardInput& op);
+  void run(const GroupedLinearBackwardWeight& op);
+  void run(const RouterLosses& op);
+  void run(const RouterGradient& op);
 
  private:
   static constexpr std::size_t max_partials = 1024;

@@ -2,9 +2,14 @@
 // The shape of a GPT-2.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 #include "core/base/dtype.hpp"
+#include "core/ops/expert_operations.hpp"
 
 namespace mylos {
 
@@ -14,6 +19,51 @@ enum class Recompute : std::uint8_t {
   selective,  ///< the outputs of layernorms and GELUs
   block,      ///< all, from each block's input
 };
+
+constexpr std::string_view name_of(RouterKind kind) {
+  return kind == RouterKind::topk_softmax ? "topk_softmax" : "softmax_topk";
+}
+constexpr std::string_view name_of(RouterNoise::Kind kind) {
+  return kind == RouterNoise::Kind::none ? "none" : kind == RouterNoise::Kind::normal ? "normal" : "learned";
+}
+/// The kind with this name; throws ExitCode::bad_data if there is none.
+RouterKind router_named(std::string_view name);
+RouterNoise::Kind router_noise_named(std::string_view name);
+
+/// A mixture of experts in the place of some blocks' feed-forward layers.
+struct ExpertConfig {
+  std::int64_t count = 0;      ///< E, experts of a layer; 0 for none
+  std::int64_t per_token = 2;  ///< k
+  std::int64_t width = 0;      ///< F, the inner width of an expert
+  std::int64_t every = 1;      ///< blocks n, 2n, ..., counted from 1, have experts
+  bool has_shared = false;     ///< a dense layer of inner width F is added for every token
+  RouterKind router = RouterKind::topk_softmax;
+  RouterNoise::Kind noise = RouterNoise::Kind::none;
+  // In training:
+  double capacity = 0.0;   ///< c: an expert takes c k T / E tokens of a sequence; 0 for all
+  bool by_choice = false;  ///< first choices are taken before second ones (ExpertPlaces)
+  float balance_loss = 0.01F;
+  float z_loss = 0.0F;
+
+  /// Whether models with these two have the same weights, and compute the same with them.
+  bool is_like(const ExpertConfig& other) const {
+    return count == other.count &&
+           (count == 0 || (per_token == other.per_token && width == other.width && every == other.every &&
+                           has_shared == other.has_shared && router == other.router && noise == other.noise));
+  }
+  /// Whether a block, counted from 0, has experts.
+  bool are_in(std::int64_t layer) const { return count > 0 && (layer + 1) % every == 0; }
+  /// The most pairs of a sequence that an expert takes; 0 for no limit (Lepikhin et al., "GShard", 2020).
+  std::int64_t places(std::int64_t tokens) const {
+    if (capacity == 0.0) return 0;
+    const double share =
+        capacity * static_cast<double>(per_token) * static_cast<double>(tokens) / static_cast<double>(count);
+    return std::min(tokens, static_cast<std::int64_t>(std::ceil(share)));
+  }
+};
+
+/// "8 experts of width 3072, 2 per token, router topk_softmax"; empty if there are none.
+std::string experts_text(const ExpertConfig& experts);
 
 /// Radford et al., "Language models are unsupervised multitask learners", 2019.
 struct ModelConfig {
@@ -28,6 +78,8 @@ struct ModelConfig {
   /// The head computes logits in slices of about this many bytes at most, or of 64 rows or an eighth of all
   /// rows if that is more.
   std::int64_t logits_bytes = std::int64_t{128} << 20;
+
+  ExpertConfig experts{};
 
   std::int64_t head_dim() const { return width / heads; }
   std::int64_t padded_vocab() const { return (vocab + vocab_multiple - 1) / vocab_multiple * vocab_multiple; }

@@ -48,7 +48,7 @@ class ProgramRecorder {
  public:
   ProgramRecorder(const ModelConfig& model, const ParameterTable& table, const ProgramConfig& config)
       : model_(model), table_(table), config_(config), storages_(table, config) {
-    for (const int unit : config.cuts.units(model, config.held)) {
+    for (const int unit : config.cuts.blocks(model, config.held)) {
       if (unit == 0) {
         blocks_[unit] = std::make_unique<Embedding>(model, table);
       } else if (unit < num_blocks()) {

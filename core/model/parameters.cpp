@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/model/parameters.hpp"
 
+#include <cmath>
+
 #include "core/model/embedding.hpp"
+#include "core/model/expert_layer.hpp"
 #include "core/model/lm_head.hpp"
 #include "core/model/transformer_block.hpp"
 
 namespace mylos {
+
+float residual_stddev(const ModelConfig& model) {
+  return initial_stddev / std::sqrt(2.0F * static_cast<float>(model.layers));
+}
 
 ParameterTable parameters_of(const ModelConfig& model, bool ends_are_apart) {
   ParameterTable table;
@@ -19,6 +26,11 @@ ParameterTable parameters_of(const ModelConfig& model, bool ends_are_apart) {
   }
   table.begin_unit("head");
   LmHead::declare(table, model);
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    if (!model.experts.are_in(layer)) continue;
+    table.begin_unit(fmt::format("experts {}", layer));
+    ExpertLayer::declare_experts(table, model, layer);
+  }
   if (has_tied_unit) {
     table.begin_unit("tied matrix");
     add_token_matrix(table, model, "wte.weight");
@@ -35,6 +47,18 @@ int ModelCuts::first_block(const ModelConfig& model, int chunk) const {
 }
 
 std::set<int> ModelCuts::units(const ModelConfig& model, const std::set<int>& held) const {
+  const std::set<int> own = blocks(model, held);
+  std::set<int> units = own;
+  auto unit = static_cast<int>(model.layers) + 2;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    if (!model.experts.are_in(layer)) continue;
+    if (own.contains(static_cast<int>(layer) + 1)) units.insert(unit);
+    ++unit;
+  }
+  return units;
+}
+
+std::set<int> ModelCuts::blocks(const ModelConfig& model, const std::set<int>& held) const {
   std::set<int> units;
   for (int chunk = 0; chunk < chunks; ++chunk) {
     if (!held.empty() && !held.contains(chunk)) continue;

@@ -272,6 +272,10 @@ void bind_others(auto& op, const Binding& binding) {
     dropout.first_sample += binding.first_sample;
     dropout.scalars = binding.scalars;
   };
+  if constexpr (requires { op.noise; }) {
+    op.noise.first_sample += binding.first_sample;
+    op.noise.scalars = binding.scalars;
+  }
   if constexpr (requires { op.dropout; }) bind_dropout(op.dropout);
   if constexpr (requires { op.forward.dropout; }) bind_dropout(op.forward.dropout);
   if constexpr (requires { requires std::is_convertible_v<StepScalars*, decltype(op.scalars)>; }) {

@@ -85,7 +85,10 @@ namespace {
 TensorRef view_of(const TensorRef& flat, const Parameter& parameter) {
   const TensorRef range = flat.flat(parameter.offset, parameter.padded_size());
   if (parameter.shape.size() < 2) return range;
-  return range.reshaped({parameter.padded_rows, parameter.local_shape()[1]});
+  const std::vector<std::int64_t> shape = parameter.local_shape();
+  if (shape.size() == 2) return range.reshaped({parameter.padded_rows, shape[1]});
+  require(shape.size() == 3, "weights have at most three dimensions");
+  return range.reshaped({parameter.padded_rows, shape[1], shape[2]});
 }
 
 }  // namespace
@@ -101,6 +104,11 @@ TensorRef Recorder::gradient(const Parameter& parameter) const {
 Dropout Recorder::dropout(float probability, std::string_view site) const {
   if (!pass_.training || probability == 0.0F) return {};
   return {.probability = probability, .key = stream_key(config_.seed, site), .scalars = scalars()};
+}
+
+RouterNoise Recorder::router_noise(RouterNoise::Kind kind, std::string_view site) const {
+  if (!pass_.training || kind == RouterNoise::Kind::none) return {};
+  return {.kind = kind, .key = stream_key(config_.seed, site), .scalars = scalars()};
 }
 
 }  // namespace mylos

@@ -193,6 +193,9 @@ class Recorder {
   /// Returns a dropout layer with this probability, keyed by `site`; it is inactive in evaluation and
   /// generation.
   Dropout dropout(float probability, std::string_view site) const;
+  /// The same for the noise of a router.
+  RouterNoise router_noise(RouterNoise::Kind kind, std::string_view site) const;
+  bool is_training() const { return pass_.training; }
 
  private:
   std::string full_name(std::string_view name) const {

@@ -10,7 +10,7 @@ namespace mylos {
 
 // n is the number of the rank's rows of the residual stream, C its width. Products work on all B * T rows. H
 // is the number of the rank's heads, D the width of a head, and F the rank's part of the inner width of the
-// feed-forward layer.
+// dense feed-forward layer.
 struct TransformerBlock::Activations {
   TensorRef ln1;           // (n, C)
   TensorRef mean1, rstd1;  // (n) fp32
@@ -36,26 +36,30 @@ TransformerBlock::TransformerBlock(const ModelConfig& model, const ParameterTabl
       proj_bias_(table.find(name_ + ".attn.c_proj.bias")),
       ln2_gamma_(table.find(name_ + ".ln_2.weight")),
       ln2_beta_(table.find(name_ + ".ln_2.bias")),
-      up_(table.find(name_ + ".mlp.c_fc.weight")),
-      up_bias_(table.find(name_ + ".mlp.c_fc.bias")),
-      down_(table.find(name_ + ".mlp.c_proj.weight")),
-      down_bias_(table.find(name_ + ".mlp.c_proj.bias")),
       heads_(proj_.box.count[0]),
       first_head_(proj_.box.start[0]),
       head_dim_(model.head_dim()),
-      inner_(down_.box.count[0]),
-      is_split_(heads_ < model.heads) {}
+      is_split_(heads_ < model.heads) {
+  const bool has_experts = model.experts.are_in(layer);
+  if (has_experts) experts_.emplace(model, table, layer);
+  if (has_experts && !model.experts.has_shared) return;
+  const Parameter& down = table.find(name_ + ".mlp.c_proj.weight");
+  dense_.emplace(DenseLayer{.up = table.find(name_ + ".mlp.c_fc.weight"),
+                            .up_bias = table.find(name_ + ".mlp.c_fc.bias"),
+                            .down = down,
+                            .down_bias = table.find(name_ + ".mlp.c_proj.bias"),
+                            .inner = down.box.count[0]});
+}
 
 void TransformerBlock::declare(ParameterTable& table, const ModelConfig& model, std::int64_t layer) {
   const std::int64_t c = model.width;
   const Dimension width{"width", c};
-  const Dimension inner{"inner", 4 * c};  // of the feed-forward layer
+  const bool has_experts = model.experts.are_in(layer);
+  const Dimension inner{"inner", has_experts ? model.experts.width : 4 * c};  // of the dense layer
   const Dimension heads{"heads", model.heads};
   const Dimension head{"head_dim", model.head_dim()};
   const Dimension qkv{"qkv", 3};
-  // Radford et al., 2019, section 2.3: the weights of residual projections are scaled by 1/sqrt(N), with N
-  // residual layers (two per block).
-  const float residual = initial_stddev / std::sqrt(2.0F * static_cast<float>(model.layers));
+  const float residual = residual_stddev(model);
   const std::string h = fmt::format("h.{}.", layer);
   const auto matrix = [&](const char* name, std::vector<std::int64_t> shape, std::vector<Dimension> view,
                           float stddev, const char* split) {
@@ -66,10 +70,13 @@ void TransformerBlock::declare(ParameterTable& table, const ModelConfig& model, 
   const auto bias = [&](const char* name, std::int64_t extent, std::vector<Dimension> view) -> Parameter& {
     return table.add(h + name, {extent}, std::move(view), Initialisation::zeros);
   };
-  matrix("mlp.c_proj.weight", {4 * c, c}, {inner, width}, residual, "inner");
-  bias("mlp.c_proj.bias", c, {width});
-  matrix("mlp.c_fc.weight", {c, 4 * c}, {width, inner}, initial_stddev, "inner");
-  ParameterTable::split(bias("mlp.c_fc.bias", 4 * c, {inner}), Axis::tensor, "inner");
+  if (has_experts) ExpertLayer::declare_router(table, model, layer);
+  if (!has_experts || model.experts.has_shared) {
+    matrix("mlp.c_proj.weight", {inner.extent, c}, {inner, width}, residual, "inner");
+    bias("mlp.c_proj.bias", c, {width});
+    matrix("mlp.c_fc.weight", {c, inner.extent}, {width, inner}, initial_stddev, "inner");
+    ParameterTable::split(bias("mlp.c_fc.bias", inner.extent, {inner}), Axis::tensor, "inner");
+  }
   add_norm(table, model, h + "ln_2");
   matrix("attn.c_proj.weight", {c, c}, {heads, head, width}, residual, "heads");
   bias("attn.c_proj.bias", c, {width});
@@ -92,8 +99,9 @@ TransformerBlock::Activations TransformerBlock::activations(Recorder& run) const
           .ln2 = run.tensor("ln2", s.dtype, {n, width_}, Cost::cheap),
           .mean2 = run.tensor("mean2", DType::fp32, {n}),
           .rstd2 = run.tensor("rstd2", DType::fp32, {n}),
-          .up = run.tensor("up", s.dtype, {all, inner_}),
-          .activated = run.tensor("activated", s.dtype, {all, inner_}, Cost::cheap)};
+          .up = dense_ ? run.tensor("up", s.dtype, {all, dense_->inner}) : TensorRef(),
+          .activated =
+              dense_ ? run.tensor("activated", s.dtype, {all, dense_->inner}, Cost::cheap) : TensorRef()};
 }
 
 Dropout TransformerBlock::dropout(const Recorder& run, const char* site) const {
@@ -189,20 +197,39 @@ void TransformerBlock::forward(Recorder& run, TensorRef input, TensorRef output)
                                     .rstd = a.rstd2,
                                     .dropout = dropout(run, "attention.residual")});
   }
-  run(LinearGeluForward{.x = all_rows(run, "ln2.all", a.ln2),
-                        .w = run.weight(up_),
-                        .bias = run.weight(up_bias_),
+  forward_mlp(run, a, output);
+}
+
+LinearForward TransformerBlock::dense(Recorder& run, const Activations& a, const TensorRef& x) const {
+  run(LinearGeluForward{.x = x,
+                        .w = run.weight(dense_->up),
+                        .bias = run.weight(dense_->up_bias),
                         .pre = a.up,
                         .y = a.activated});
-  const LinearForward down{.x = a.activated, .w = run.weight(down_), .bias = bias_of_term(run, down_bias_)};
-  if (adds_in_products(run)) {
-    run(with_residual(down, a.middle, output));
+  return {.x = a.activated, .w = run.weight(dense_->down), .bias = bias_of_term(run, dense_->down_bias)};
+}
+
+void TransformerBlock::forward_mlp(Recorder& run, const Activations& a, TensorRef output) const {
+  const TensorRef x = all_rows(run, "ln2.all", a.ln2);
+  TensorRef sum;
+  if (!experts_) {
+    const LinearForward down = dense(run, a, x);
+    if (adds_in_products(run)) {
+      run(with_residual(down, a.middle, output));
+      return;
+    }
+    sum = sum_of(run, "down", down);
   } else {
-    record(run, DropoutAdd{.x = sum_of(run, "down", down),
-                           .residual = a.middle,
-                           .y = output,
-                           .dropout = dropout(run, "mlp.residual")});
+    TensorRef shared;
+    if (dense_) {
+      LinearForward down = dense(run, a, x);
+      shared = down.y = run.tensor("down", x.dtype, {run.shape().rows(), width_});
+      run(down);
+    }
+    sum = sum_if_split(run, "experts.sum.all", experts_->forward(run, x, shared));
   }
+  record(run,
+         DropoutAdd{.x = sum, .residual = a.middle, .y = output, .dropout = dropout(run, "mlp.residual")});
 }
 
 bool TransformerBlock::adds_in_products(const Recorder& run) const {
@@ -254,13 +281,36 @@ void TransformerBlock::backward_mlp(Recorder& run, const Activations& a, TensorR
   const TensorRef d_branch =
       all_rows(run, "d.mlp.all", backpropagate_dropout(run, "mlp.residual", output_gradient));
   const TensorRef ln2 = all_rows_again(run, "ln2.all", a.ln2);  // a gather overlaps with the first products
-  const TensorRef d_up = run.tensor_like("d.up", a.up);
-  run(LinearBackwardWeight{
-      .x = a.activated, .dy = d_branch, .dw = run.gradient(down_), .dbias = run.gradient(down_bias_)});
-  run(LinearGeluBackwardInput{.dy = d_branch, .w = run.weight(down_), .pre = a.up, .dpre = d_up});
-  const TensorRef d_ln2 = backward_columns(
-      run, "d.ln2.sum", {.x = ln2, .dy = d_up, .dw = run.gradient(up_), .dbias = run.gradient(up_bias_)},
-      {.dy = d_up, .w = run.weight(up_), .dx = run.tensor_like("d.ln2", ln2)});
+  TensorRef d_ln2;
+  if (dense_) {
+    const LinearGeluBackwardInput activation{
+        .dy = d_branch, .w = run.weight(dense_->down), .pre = a.up, .dpre = run.tensor_like("d.up", a.up)};
+    const LinearBackwardWeight down{.x = a.activated,
+                                    .dy = d_branch,
+                                    .dw = run.gradient(dense_->down),
+                                    .dbias = run.gradient(dense_->down_bias)};
+    const LinearBackwardWeight up{.x = ln2,
+                                  .dy = activation.dpre,
+                                  .dw = run.gradient(dense_->up),
+                                  .dbias = run.gradient(dense_->up_bias)};
+    const LinearBackwardInput input{
+        .dy = activation.dpre, .w = run.weight(dense_->up), .dx = run.tensor_like("d.ln2", ln2)};
+    if (experts_) {
+      // The gradients of a unit are completed one after another: those of the experts come first.
+      run(activation);
+      run(input);
+      d_ln2 = experts_->backward(run, ln2, d_branch, input.dx);
+      run(down);
+      run(up);
+    } else {
+      run(down);
+      run(activation);
+      d_ln2 = backward_columns(run, "d.ln2.sum", up, input);
+    }
+  } else {
+    d_ln2 = experts_->backward(run, ln2, d_branch, {});
+  }
+  if (experts_) d_ln2 = sum_if_split(run, "d.ln2.sum", d_ln2);
   record(run, ln2_gamma_, ln2_beta_,
          {.dy = d_ln2,
           .x = a.middle,

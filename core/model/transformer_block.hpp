@@ -2,11 +2,15 @@
 // TransformerBlock: attention and feed-forward, each preceded by a layernorm, on the residual stream.
 #pragma once
 
+#include <optional>
+
 #include "core/model/block.hpp"
+#include "core/model/expert_layer.hpp"
 
 namespace mylos {
 
 /// x2 = x + dropout(attention(layernorm(x)) Wo + bo); y = x2 + dropout(gelu(layernorm(x2) Wf + bf) Wp + bp).
+/// In a block with experts (ExpertLayer), these take the place of the feed-forward layer, or are added to it.
 class TransformerBlock final : public Block {
  public:
   TransformerBlock(const ModelConfig& model, const ParameterTable& table, std::int64_t layer);
@@ -22,6 +26,11 @@ class TransformerBlock final : public Block {
 
  private:
   struct Activations;  // tensors that the forward pass writes
+  struct DenseLayer {
+    const Parameter &up, &up_bias;      // (C, F), (F)
+    const Parameter &down, &down_bias;  // (F, C), (C)
+    std::int64_t inner;                 // the rank's part of F
+  };
 
   Activations activations(Recorder& run) const;
   AttentionForward attention(Recorder& run, const Activations& a) const;
@@ -30,6 +39,9 @@ class TransformerBlock final : public Block {
   Dropout dropout(const Recorder& run, const char* site) const;
   /// Passes the gradient (n, C) of the residual stream back through a residual dropout.
   TensorRef backpropagate_dropout(Recorder& run, const char* site, TensorRef gradient) const;
+  void forward_mlp(Recorder& run, const Activations& a, TensorRef output) const;
+  /// Records the dense layer up to its last product, which it returns.
+  LinearForward dense(Recorder& run, const Activations& a, const TensorRef& x) const;
   void backward_mlp(Recorder& run, const Activations& a, TensorRef output_gradient,
                     TensorRef middle_gradient) const;
   void backward_attention(Recorder& run, const Activations& a, TensorRef middle_gradient, TensorRef input,
@@ -58,11 +70,10 @@ class TransformerBlock final : public Block {
   const Parameter &qkv_, &qkv_bias_;        // (C, 3C), (3C)
   const Parameter &proj_, &proj_bias_;      // (C, C), (C)
   const Parameter &ln2_gamma_, &ln2_beta_;  // (C)
-  const Parameter &up_, &up_bias_;          // (C, 4C), (4C)
-  const Parameter &down_, &down_bias_;      // (4C, C), (C)
+  std::optional<DenseLayer> dense_;         // of inner width 4C, or that of an expert
+  std::optional<ExpertLayer> experts_;
   // This rank's part along the tensor axis.
   std::int64_t heads_, first_head_, head_dim_;
-  std::int64_t inner_;  // the rank's part of 4C
   bool is_split_;
 };
 

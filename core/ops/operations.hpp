@@ -21,28 +21,12 @@
 #include "core/base/rng.hpp"
 #include "core/base/stochastic_rounding.hpp"
 #include "core/base/tensor.hpp"
+#include "core/ops/access.hpp"
+#include "core/ops/expert_operations.hpp"
 #include "core/ops/grad_guard.hpp"
 #include "core/ops/step_scalars.hpp"
 
 namespace mylos {
-
-/// What an operation does to an operand.
-enum class Access : std::uint8_t {
-  read,
-  write,    ///< overwrites the old content
-  update,   ///< adds to the old content, or changes it
-  scratch,  ///< content is arbitrary before and after
-};
-
-constexpr Access access_of(bool accumulate) {
-  return accumulate ? Access::update : Access::write;
-}
-
-/// Calls visit(name, tensor, access) for each operand. Names and tensors alternate in the arguments.
-void visit_all(const auto& visit, Access access, const char* name, auto& tensor, auto&... others) {
-  visit(name, tensor, access);
-  if constexpr (sizeof...(others) > 0) visit_all(visit, access, others...);
-}
 
 // An operation has
 //   name            as in traces, benchmarks and `mylos help`
@@ -670,7 +654,10 @@ using Operations =
                   LayernormBackwardInput, LayernormBackwardWeight, GeluForward, GeluBackward, DropoutAdd,
                   AttentionForward, AttentionBackward, CacheAppend, CachedAttention, SoftmaxStatistics,
                   CrossEntropy, LinearAddForward, LinearGeluForward, LinearGeluBackwardInput,
-                  DropoutAddLayernorm, LayernormBackward, AdamWStep, SgdStep, GuardStep>;
+                  DropoutAddLayernorm, LayernormBackward, AdamWStep, SgdStep, GuardStep, RouterForward,
+                  RouterBackwardInput, RouterBackwardWeight, RouterChoice, ExpertPlaces, GatherRows,
+                  CombineRows, CombineRowsBackward, GroupedLinearForward, GroupedLinearBackwardInput,
+                  GroupedLinearBackwardWeight, RouterLosses, RouterGradient>;
 
 /// Returns a hash (after FNV-1a) of the names of the operations, their order and the sizes of their records.
 template <class... Ops>

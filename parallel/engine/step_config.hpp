@@ -56,9 +56,11 @@ struct StepConfig {
     std::vector<VersionRule> rules;
     if (!parallel.schedule->is_asynchronous()) return rules;
     const std::vector<VersionRule> of_chunks = parallel.schedule->rules(parallel.scope(train.accumulation));
-    for (int chunk = 0; chunk < cuts().chunks; ++chunk)
-      rules.insert(rules.end(), cuts().units(model, {chunk}).size(),
-                   of_chunks[static_cast<std::size_t>(chunk)]);
+    rules.resize(cuts().units(model, {}).size());
+    for (int chunk = 0; chunk < cuts().chunks; ++chunk) {
+      for (const int unit : cuts().units(model, {chunk}))
+        rules[static_cast<std::size_t>(unit)] = of_chunks[static_cast<std::size_t>(chunk)];
+    }
     return rules;
   }
   /// The part of the model that the rank at `coordinates` holds.

@@ -24,7 +24,15 @@ std::int64_t RunPlan::memory_total() const {
 }
 
 double model_flops_per_token(const ModelConfig& model, std::int64_t parameters, std::int64_t seq_len) {
-  return 6.0 * static_cast<double>(parameters) +
+  // A token uses some of the experts.
+  const ExpertConfig& experts = model.experts;
+  std::int64_t idle = 0;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    if (experts.are_in(layer))
+      idle += (experts.count - experts.per_token) *
+              (2 * model.width * experts.width + model.width + experts.width);
+  }
+  return 6.0 * static_cast<double>(parameters - idle) +
          12.0 * static_cast<double>(model.layers * model.width * seq_len);
 }
 
@@ -129,15 +137,18 @@ std::vector<PlannedProduct> products(const RankProgram& program, std::int64_t th
   const StepConfig& config = program.config();
   const ModelPrograms& programs = program.programs();
   std::map<std::pair<int, std::int64_t>, PlannedProduct> planned;  // by unit and first element of the weight
-  const auto product_of = [&](const TensorRef& weight) -> PlannedProduct& {
+  const auto key_of = [&](const TensorRef& weight) {
     const Place place = place_of(weight);
-    return planned[{program.storages().at(place.storage).unit,
-                    place.offset / static_cast<std::int64_t>(size_of(weight.dtype))}];
+    return std::pair{program.storages().at(place.storage).unit,
+                     place.offset / static_cast<std::int64_t>(size_of(weight.dtype))};
   };
   const auto persists = [&](int storage) { return program.storages().at(storage).persists; };
   const auto add = [&](const auto& op) {
-    if constexpr (requires { op.x, op.w, op.bias; }) {
-      PlannedProduct& product = product_of(op.w);
+    constexpr bool is_of_experts = requires {
+      op.offsets;
+    };
+    if constexpr (!is_of_experts && requires { op.x, op.w, op.bias; }) {
+      PlannedProduct& product = planned[key_of(op.w)];
       const int weights = place_of(op.w).storage;
       const int gradients = Storages::gradients_storage(program.storages().at(weights).unit);
       const std::int64_t rows = op.x.size() / op.w.shape[0];
@@ -156,8 +167,8 @@ std::vector<PlannedProduct> products(const RankProgram& program, std::int64_t th
                  .places = static_cast<int>(
                      std::ssize(program.versions_of_weights(program.storages().at(weights).unit)))};
     } else if constexpr (requires { op.dw, op.accumulate; }) {
-      PlannedProduct& product = product_of(op.dw);
-      product.accumulates = product.accumulates || op.accumulate;
+      const auto found = planned.find(key_of(op.dw));
+      if (found != planned.end()) found->second.accumulates |= op.accumulate;
     }
   };
   const auto add_all = [&](const Program& own) {

@@ -28,8 +28,8 @@ struct RunPlan {
   std::int64_t memory_total() const;
 };
 
-/// 6 N + 12 L C T, where N, L, C and T are the numbers of parameters, layers, channels and tokens per
-/// sequence (Chowdhery et al., "PaLM", 2022, appendix B).
+/// 6 N + 12 L C T, where N, L, C and T are the numbers of parameters that a token uses, layers, channels and
+/// tokens per sequence (Chowdhery et al., "PaLM", 2022, appendix B).
 double model_flops_per_token(const ModelConfig& model, std::int64_t parameters, std::int64_t seq_len);
 
 /// In a snapshot, a piece of at least `pages_of_aligned_piece` pages begins at the same offset within a page

@@ -5,9 +5,11 @@
 #include <cmath>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "tests/ops/expert_oracle.hpp"
 #include "tests/ops/op_run.hpp"
 
 namespace mylos {
@@ -196,6 +198,146 @@ TEST(OracleGradient, CrossEntropy) {
       Objective sum;
       sum.add(row_losses, ones);
       return sum;
+    });
+  });
+}
+
+/// A gradient for results of this shape.
+Array some_gradient(const std::vector<std::int64_t>& shape) {
+  Array dy(shape);
+  for (std::int64_t i = 0; i < dy.size(); ++i) dy[i] = std::sin(static_cast<double>(i + 1));
+  return dy;
+}
+
+Objective objective_of(const Array& y, const Array& dy) {
+  Objective sum;
+  sum.add(y, dy);
+  return sum;
+}
+
+TEST(OracleGradient, Router) {
+  for_each_case(Op::router_forward, [](const OpCase&, Arrays& a) {
+    Array &x = a.at("x"), &w = a.at("w");
+    const Array dlogits = some_gradient(a.at("logits").shape);
+    const auto objective = [&] { return objective_of(oracle::router_forward(x, w), dlogits); };
+    Array dw(w.shape);
+    oracle::router_backward_weight(x, dlogits, false, dw);
+    expect_gradient("dx", x, oracle::router_backward_input(dlogits, w, {}), objective);
+    expect_gradient("dw", w, dw, objective);
+  });
+}
+
+TEST(OracleGradient, RouterLogits) {
+  for_each_case(Op::router_gradient, [](const OpCase& c, Arrays& a) {
+    const Array absent;
+    const bool is_learned = c.noise == RouterNoise::Kind::learned;
+    oracle::RouterGradientInput in{.logits = a.at("logits"),
+                                   .noise_logits = is_learned ? a.at("noise_logits") : absent,
+                                   .scores = absent,
+                                   .choices = a.at("choices"),
+                                   .gates = absent,
+                                   .dgates = a.at("dgates"),
+                                   .loads = a.at("loads"),
+                                   .kind = c.router,
+                                   .noise = noise_of(c, nullptr),
+                                   .step = c.scalars.step,
+                                   .balance_scale = c.balance_scale,
+                                   .z_scale = c.z_scale};
+    const auto compute_scores = [&] {
+      return oracle::router_scores(in.logits, in.noise_logits, in.noise, in.step);
+    };
+    Array loss_factors({2});
+    loss_factors[0] = in.balance_scale * static_cast<double>(in.logits.dim(1));
+    loss_factors[1] = in.z_scale;
+    const auto objective = [&] {
+      const Array scores = compute_scores();
+      Array losses;
+      oracle::router_losses(in.logits, scores, in.loads, c.choices, false, losses);
+      Objective sum = objective_of(oracle::router_gates(scores, in.choices, in.kind), in.dgates);
+      sum.add(losses, loss_factors);
+      return sum;
+    };
+    if (c.noise != RouterNoise::Kind::none) in.scores = compute_scores();
+    in.gates = oracle::router_gates(compute_scores(), in.choices, in.kind);
+    Array dlogits, dnoise_logits;
+    oracle::router_gradient(in, dlogits, dnoise_logits);
+    expect_gradient("dlogits", in.logits, dlogits, objective);
+    if (is_learned) expect_gradient("dnoise_logits", in.noise_logits, dnoise_logits, objective);
+  });
+}
+
+TEST(OracleGradient, GatherRows) {
+  // Its gradient is CombineRows of the gradient, with gates of one.
+  for_each_case(Op::gather_rows, [](const OpCase& c, Arrays& a) {
+    Array &x = a.at("x"), &pairs = a.at("pairs"), &offsets = a.at("offsets");
+    const Array drows = some_gradient(a.at("rows").shape);
+    Array places({x.dim(0), x.dim(1), c.choices});
+    std::ranges::fill(places.values, -1.0);
+    for (std::int64_t row = 0; row < pairs.size(); ++row) {
+      const auto part = static_cast<std::size_t>(row / pairs.dim(1));
+      if (row % pairs.dim(1) < c.part_rows.at(part)) {
+        places[static_cast<std::int64_t>(pairs[row])] = static_cast<double>(row);
+      }
+    }
+    expect_gradient("dx", x, oracle::combine_rows(drows, places, {}, {}), [&] {
+      Array rows(drows.shape);
+      oracle::gather_rows(x, pairs, offsets, c.choices, rows);
+      return objective_of(rows, drows);
+    });
+  });
+}
+
+TEST(OracleGradient, CombineRows) {
+  for_each_case(Op::combine_rows_backward, [](const OpCase&, Arrays& a) {
+    Array &rows = a.at("rows"), &gates = a.at("gates");
+    const auto objective = [&] {
+      return objective_of(oracle::combine_rows(rows, a.at("places"), gates, {}), a.at("dy"));
+    };
+    Array drows(rows.shape), dgates;
+    oracle::combine_rows_backward(a.at("dy"), rows, a.at("places"), gates, drows, dgates);
+    expect_gradient("drows", rows, drows, objective);
+    expect_gradient("dgates", gates, dgates, objective);
+  });
+}
+
+TEST(OracleGradient, GroupedLinear) {
+  for_each_case(Op::grouped_linear_forward, [](const OpCase&, Arrays& a) {
+    Array &x = a.at("x"), &w = a.at("w"), &offsets = a.at("offsets");
+    const bool is_activated = a.contains("activated");
+    Array bias = a.contains("bias") ? a.at("bias") : Array();
+    const std::vector<std::int64_t> shape = a.at("y").shape;
+    const Array gradient = some_gradient(shape);
+    const auto objective = [&] {
+      Array y(shape), activated(shape);
+      oracle::grouped_linear_forward(x, w, bias, offsets, y, activated);
+      return objective_of(is_activated ? activated : y, gradient);
+    };
+    Array dy = gradient;
+    if (is_activated) {
+      Array y(shape), unused;
+      oracle::grouped_linear_forward(x, w, bias, offsets, y, unused);
+      dy = oracle::gelu_backward(y, gradient);
+    }
+    Array dx(x.shape), dw(w.shape), dbias = bias ? Array(bias.shape) : Array();
+    oracle::grouped_linear_backward_input(dy, w, offsets, {}, dx);
+    oracle::grouped_linear_backward_weight(x, dy, offsets, false, dw, dbias);
+    expect_gradient("dx", x, dx, objective);
+    expect_gradient("dw", w, dw, objective);
+    if (bias) expect_gradient("dbias", bias, dbias, objective);
+  });
+}
+
+TEST(OracleGradient, GroupedLinearOfGelu) {
+  for_each_case(Op::grouped_linear_backward_input, [](const OpCase&, Arrays& a) {
+    if (!a.contains("pre")) return;
+    Array &pre = a.at("pre"), &w = a.at("w"), &offsets = a.at("offsets");
+    const Array dy = some_gradient(a.at("dy").shape);
+    Array dpre(pre.shape);
+    oracle::grouped_linear_backward_input(dy, w, offsets, pre, dpre);
+    expect_gradient("dpre", pre, dpre, [&] {
+      Array y(dy.shape), unused;
+      oracle::grouped_linear_forward(oracle::gelu_forward(pre), w, {}, offsets, y, unused);
+      return objective_of(y, dy);
     });
   });
 }

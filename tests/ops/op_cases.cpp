@@ -8,19 +8,9 @@
 
 #include <fmt/format.h>
 
+#include "tests/ops/case_table.hpp"
+
 namespace mylos {
-
-namespace {
-
-using Shape = std::initializer_list<std::int64_t>;
-
-constexpr double unit_spread = 1.7320508;  // bound of uniform numbers with unit variance
-// bf16 results are rounded once from fp32: the root mean square of the relative error is 1.7e-3. Sums of
-// rounded intermediates get a larger tolerance.
-constexpr double bf16_rounded = 4e-3;
-constexpr double bf16_chained = 6e-3;
-constexpr double fp16_share = 0.125;  // of the bf16 tolerances: fp16 has three more bits
-constexpr std::array<DType, 3> float_types = {DType::fp32, DType::bf16, DType::fp16};
 
 Operand make(std::string name, Role role, DType dtype, Shape shape) {
   Operand operand;
@@ -31,8 +21,7 @@ Operand make(std::string name, Role role, DType dtype, Shape shape) {
   return operand;
 }
 
-Operand input(std::string name, DType dtype, Shape shape, double low = -unit_spread,
-              double high = unit_spread) {
+Operand input(std::string name, DType dtype, Shape shape, double low, double high) {
   Operand operand = make(std::move(name), Role::input, dtype, shape);
   operand.low = low;
   operand.high = high;
@@ -43,9 +32,8 @@ Operand derived(std::string name, DType dtype, Shape shape) {
   return make(std::move(name), Role::derived, dtype, shape);
 }
 
-/// A result: updated if it accumulates, otherwise written.
-Operand result(std::string name, DType dtype, Shape shape, double fp32_tolerance, bool accumulate = false,
-               double bf16_tolerance = bf16_rounded) {
+Operand result(std::string name, DType dtype, Shape shape, double fp32_tolerance, bool accumulate,
+               double bf16_tolerance) {
   Operand operand = make(std::move(name), accumulate ? Role::updated : Role::written, dtype, shape);
   operand.low = -unit_spread;
   operand.high = unit_spread;
@@ -55,17 +43,17 @@ Operand result(std::string name, DType dtype, Shape shape, double fp32_tolerance
   return operand;
 }
 
-Operand in_storage(Operand operand, std::string storage, std::int64_t offset = 0) {
+Operand in_storage(Operand operand, std::string storage, std::int64_t offset) {
   operand.storage = std::move(storage);
   operand.offset = offset;
   return operand;
 }
 
-/// The matrix (I, O), stored as (O, I) if `transposed`.
-Operand transposed_if(bool transposed, Operand operand) {
-  if (transposed) operand.view.stride = {1, operand.view.shape[0]};
-  return operand;
+std::vector<DType> gradient_types(DType dtype) {
+  return dtype == DType::fp32 ? std::vector{dtype} : std::vector{DType::fp32, dtype};
 }
+
+namespace {
 
 /// Whether this result shares the memory of an updated operand: fp32 weights are their own master.
 bool is_updated_elsewhere(const Operand& operand, const OpCase& c) {
@@ -75,30 +63,39 @@ bool is_updated_elsewhere(const Operand& operand, const OpCase& c) {
          });
 }
 
-/// The types of gradients for weights of type `dtype`.
-std::vector<DType> gradient_types(DType dtype) {
-  return dtype == DType::fp32 ? std::vector{dtype} : std::vector{DType::fp32, dtype};
-}
+}  // namespace
 
-class Table {
- public:
-  std::vector<OpCase> cases;
-
-  void add(OpCase c) {
-    if (c.bytes == 0.0) {
-      for (const Operand& operand : c.operands) {
-        if (operand.role == Role::workspace || is_updated_elsewhere(operand, c)) continue;
-        c.bytes += static_cast<double>(operand.view.bytes()) * (operand.role == Role::updated ? 2.0 : 1.0);
+void CaseTable::add(OpCase c) {
+  if (c.bytes == 0.0) {
+    for (const Operand& operand : c.operands) {
+      if (operand.role == Role::workspace || is_updated_elsewhere(operand, c)) continue;
+      const auto bytes = static_cast<double>(operand.view.bytes());
+      if (operand.packed) {
+        const auto rows = static_cast<double>(operand.view.shape[0] * operand.view.shape[1]);
+        c.bytes += bytes / rows * static_cast<double>(c.rows);
+      } else {
+        c.bytes += bytes * (operand.role == Role::updated ? 2.0 : 1.0);
       }
     }
-    const auto view = [&](std::string_view name) {
-      const Operand* operand = c.find(name);
-      return operand != nullptr ? operand->view : TensorRef();
-    };
-    with_operation(c, view, {}, [&](const auto& record) { c.flops = record.flops(); });
-    cases.push_back(std::move(c));
   }
+  const auto view = [&](std::string_view name) {
+    const Operand* operand = c.find(name);
+    return operand != nullptr ? operand->view : TensorRef();
+  };
+  with_operation(c, view, {}, [&](const auto& record) { c.flops = record.flops(); });
+  cases.push_back(std::move(c));
+}
 
+namespace {
+
+/// The matrix (I, O), stored as (O, I) if `transposed`.
+Operand transposed_if(bool transposed, Operand operand) {
+  if (transposed) operand.view.stride = {1, operand.view.shape[0]};
+  return operand;
+}
+
+class Table : public CaseTable {
+ public:
   // ---- Flat tensors
 
   void elementwise(bool full_size, std::int64_t n) {
@@ -846,11 +843,17 @@ Dropout dropout_of(const OpCase& c, const StepScalars* scalars) {
           .scalars = scalars};
 }
 
+RouterNoise noise_of(const OpCase& c, const StepScalars* scalars) {
+  return {.kind = c.noise, .key = stream_key(1234, "noise"), .first_sample = 3, .scalars = scalars};
+}
+
 const std::vector<OpCase>& op_cases() {
   static const std::vector<OpCase> cases = [] {
     Table table;
     add_small_cases(table);
+    add_small_expert_cases(table);
     add_full_size_cases(table);
+    add_full_size_expert_cases(table);
     return std::move(table.cases);
   }();
   return cases;

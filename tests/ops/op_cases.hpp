@@ -47,9 +47,22 @@ enum class Op : std::uint8_t {
   adamw,
   sgd,
   guard_step,
+  router_forward,
+  router_backward_input,
+  router_backward_weight,
+  router_choice,
+  expert_places,
+  gather_rows,
+  combine_rows,
+  combine_rows_backward,
+  grouped_linear_forward,
+  grouped_linear_backward_input,
+  grouped_linear_backward_weight,
+  router_losses,
+  router_gradient,
 };
 
-static_assert(static_cast<std::size_t>(Op::guard_step) + 1 == Operations::count);
+static_assert(static_cast<std::size_t>(Op::router_gradient) + 1 == Operations::count);
 
 constexpr std::string_view name_of(Op op) {
   return Operations::names[static_cast<std::size_t>(op)];
@@ -61,10 +74,10 @@ struct FullSize {
 };
 
 enum class Role : std::uint8_t {
-  input,      ///< read; uniform in [low, high), whole numbers if the type is an integer
-  derived,    ///< read; results of the forward operation (output, lse, mean, rstd)
-  written,    ///< its old content is ignored
-  updated,    ///< its old content, uniform in [low, high), is used
+  input,    ///< read; uniform in [low, high), whole numbers if the type is an integer
+  derived,  ///< read; results of earlier operations (output, lse, mean, rstd, scores, choices, gates, loads)
+  written,  ///< its old content is ignored
+  updated,  ///< its old content, uniform in [low, high), is used
   workspace,  ///< any content, before and after
 };
 
@@ -79,6 +92,7 @@ struct Operand {
   double floor = 0.0;      ///< see oracle::relative_error
   std::string storage;
   std::int64_t offset = 0;  ///< elements from the start of the storage
+  bool packed = false;      ///< packed rows (P, R, ...): part p has the first OpCase::part_rows[p]
 
   bool is_result() const { return role == Role::written || role == Role::updated; }
 };
@@ -100,10 +114,19 @@ struct OpCase {
   std::int64_t vocab = 0;
   std::int64_t first_token = 0;  ///< for a part of the vocabulary
   float dropout = 0.0F;
+  std::int64_t choices = 1;  ///< of experts, by each token
+  std::int64_t capacity = 0;
+  bool by_choice = false;
+  std::int64_t rows = 0;  ///< packed rows that exist
+  RouterKind router = RouterKind::topk_softmax;
+  RouterNoise::Kind noise = RouterNoise::Kind::none;
+  float balance_scale = 0.0F;
+  float z_scale = 0.0F;
   StepScalars scalars{};
   std::vector<Segment> segments{};
   /// The values of operands that are not drawn, such as positions in a cache.
   std::vector<std::pair<std::string, std::vector<std::int32_t>>> integers{};
+  std::vector<std::int64_t> part_rows{};  ///< how many packed rows of each part exist
 
   double flops = 0.0;  ///< of the operation
   double bytes = 0.0;  ///< the least that must be read and written
@@ -116,6 +139,8 @@ struct OpCase {
 
 /// The dropout of a case; `scalars` is the device's copy of the case's scalars, or null for the oracle.
 Dropout dropout_of(const OpCase& c, const StepScalars* scalars);
+/// The noise of a case's router, likewise.
+RouterNoise noise_of(const OpCase& c, const StepScalars* scalars);
 
 /// The arguments other than tensors that operations take by address.
 struct CaseMemory {
@@ -146,6 +171,20 @@ void with_operation(const OpCase& c, const Tensor& tensor, const CaseMemory& mem
     if constexpr (requires { record.vocab; }) record.vocab = c.vocab;
     if constexpr (requires { record.dropout; }) record.dropout = dropout_of(c, memory.scalars);
     if constexpr (requires { record.scalars; }) record.scalars = memory.scalars;
+    if constexpr (requires { record.choices = c.choices; }) record.choices = c.choices;
+    if constexpr (requires { record.capacity; }) {
+      record.capacity = c.capacity;
+      record.by_choice = c.by_choice;
+    }
+    if constexpr (requires { record.rows = c.rows; }) record.rows = c.rows;
+    if constexpr (requires { record.noise; }) {
+      record.kind = c.router;
+      record.noise = noise_of(c, memory.scalars);
+    }
+    if constexpr (requires { record.z_scale; }) {
+      record.balance_scale = c.balance_scale;
+      record.z_scale = c.z_scale;
+    }
     if constexpr (std::is_same_v<Record, Fill>) record.value = c.scale;
     if constexpr (std::is_same_v<Record, FillNormal>) {
       record.key = stream_key(1234, "normal");

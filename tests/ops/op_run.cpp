@@ -9,6 +9,8 @@
 
 #include <fmt/format.h>
 
+#include "tests/ops/expert_oracle.hpp"
+
 namespace mylos {
 
 namespace {
@@ -106,11 +108,53 @@ oracle::AttentionInput attention_input(const OpCase& c, const Arrays& arrays) {
           .step = c.scalars.step};
 }
 
+oracle::RouterGradientInput router_gradient_input(const OpCase& c, const Arrays& arrays) {
+  return {.logits = arrays.at("logits"),
+          .noise_logits = get(arrays, "noise_logits"),
+          .scores = get(arrays, "scores"),
+          .choices = arrays.at("choices"),
+          .gates = arrays.at("gates"),
+          .dgates = arrays.at("dgates"),
+          .loads = arrays.at("loads"),
+          .kind = c.router,
+          .noise = noise_of(c, nullptr),
+          .step = c.scalars.step,
+          .balance_scale = static_cast<double>(c.balance_scale) * c.scalars.loss_scale,
+          .z_scale = static_cast<double>(c.z_scale) * c.scalars.loss_scale};
+}
+
+/// Makes the packed rows of an input that do not exist NaN, so that a result shows who reads them.
+void spoil_missing_rows(const OpCase& c, const Operand& operand, Contents& contents) {
+  const bool is_shared = std::ranges::any_of(c.operands, [&](const Operand& other) {
+    return other.is_result() && other.storage == operand.storage;
+  });
+  if (!operand.packed || operand.is_result() || is_shared) return;
+  const std::int64_t rows = operand.view.shape[0] * operand.view.shape[1];
+  const std::size_t size = size_of(operand.view.dtype);
+  std::byte* storage = contents.at(operand.storage).data();
+  for_each_element(operand, [&](std::int64_t dense, std::int64_t place) {
+    const std::int64_t row = dense / (operand.view.size() / rows);
+    const std::int64_t part = row / operand.view.shape[1];
+    if (row % operand.view.shape[1] < c.part_rows.at(static_cast<std::size_t>(part))) return;
+    std::fill_n(storage + margin + static_cast<std::size_t>(place) * size, size, std::byte{0xFF});
+  });
+}
+
 void derive_inputs(const OpCase& c, Contents& contents) {
   const Arrays arrays = read_all(c, contents);
   Arrays derived;
   if (c.op == Op::attention_backward) {
     oracle::attention_forward(attention_input(c, arrays), derived["output"], derived["lse"]);
+  } else if (c.op == Op::router_losses || c.op == Op::router_gradient) {
+    const Array scores = oracle::router_scores(arrays.at("logits"), get(arrays, "noise_logits"),
+                                               noise_of(c, nullptr), c.scalars.step);
+    const Array choices = oracle::largest_scores(scores, c.choices);
+    derived["loads"] = oracle::router_loads(choices, scores.dim(2));
+    if (c.find("scores") != nullptr) derived["scores"] = scores;
+    if (c.op == Op::router_gradient) {
+      derived["gates"] = oracle::router_gates(scores, choices, c.router);
+      derived["choices"] = choices;
+    }
   } else {
     const Array& x = arrays.at("x");
     const Array unused({x.dim(1)});
@@ -139,6 +183,7 @@ Contents initial_contents(const OpCase& c) {
     std::ranges::copy(values, array.values.begin());
     write(*c.find(name), contents, array);
   }
+  for (const Operand& operand : c.operands) spoil_missing_rows(c, operand, contents);
   if (derives) derive_inputs(c, contents);
   return contents;
 }
@@ -295,6 +340,64 @@ void run_oracle(const OpCase& c, Arrays& arrays) {
     }
     case Op::guard_step:
       break;
+    case Op::router_forward:
+      arrays["logits"] = oracle::router_forward(in("x"), in("w"));
+      break;
+    case Op::router_backward_input:
+      arrays["dx"] = oracle::router_backward_input(in("dlogits"), in("w"), in("residual"));
+      break;
+    case Op::router_backward_weight:
+      oracle::router_backward_weight(in("x"), in("dlogits"), c.accumulate, arrays.at("dw"));
+      break;
+    case Op::router_choice: {
+      const Array scores =
+          oracle::router_scores(in("logits"), in("noise_logits"), noise_of(c, nullptr), c.scalars.step);
+      const Array choices = oracle::largest_scores(scores, in("choices").dim(2));
+      arrays["gates"] = oracle::router_gates(scores, choices, c.router);
+      arrays["choices"] = choices;
+      if (in("scores")) arrays["scores"] = scores;
+      break;
+    }
+    case Op::expert_places:
+      oracle::expert_places(in("choices"), c.capacity, c.by_choice, arrays.at("loads"), arrays.at("places"),
+                            arrays.at("pairs"), arrays.at("offsets"));
+      break;
+    case Op::gather_rows:
+      oracle::gather_rows(in("x"), in("pairs"), in("offsets"), c.choices, arrays.at("rows"));
+      break;
+    case Op::combine_rows:
+      arrays["y"] = oracle::combine_rows(in("rows"), in("places"), in("gates"), in("residual"));
+      break;
+    case Op::combine_rows_backward:
+      oracle::combine_rows_backward(in("dy"), in("rows"), in("places"), in("gates"), arrays.at("drows"),
+                                    arrays.at("dgates"));
+      break;
+    case Op::grouped_linear_forward: {
+      Array absent;
+      Array& activated = in("activated") ? arrays.at("activated") : absent;
+      oracle::grouped_linear_forward(in("x"), in("w"), in("bias"), in("offsets"), arrays.at("y"), activated);
+      break;
+    }
+    case Op::grouped_linear_backward_input:
+      oracle::grouped_linear_backward_input(in("dy"), in("w"), in("offsets"), in("pre"), arrays.at("dx"));
+      break;
+    case Op::grouped_linear_backward_weight: {
+      Array absent;
+      Array& dbias = in("dbias") ? arrays.at("dbias") : absent;
+      oracle::grouped_linear_backward_weight(in("x"), in("dy"), in("offsets"), c.accumulate, arrays.at("dw"),
+                                             dbias);
+      break;
+    }
+    case Op::router_losses:
+      oracle::router_losses(in("logits"), in("scores"), in("loads"), c.choices, c.accumulate,
+                            arrays.at("losses"));
+      break;
+    case Op::router_gradient: {
+      Array unused;
+      oracle::router_gradient(router_gradient_input(c, arrays), arrays.at("dlogits"),
+                              in("dnoise_logits") ? arrays.at("dnoise_logits") : unused);
+      break;
+    }
   }
 }
 

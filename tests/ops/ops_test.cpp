@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "tests/ops/expert_oracle.hpp"
 #include "tests/ops/op_run.hpp"
 #include "tests/support/backend_fixture.hpp"
 
@@ -97,6 +98,31 @@ TEST(OpCases, OptimizersMoveEachElementOnce) {
     const double truth = c->find("master") != nullptr ? copy + 8.0 : 2.0 * copy;
     EXPECT_EQ(c->bytes, static_cast<double>(weights.view.size()) * (gradient + truth + states * 8.0))
         << c->name();
+  }
+}
+
+// Kernels compute scores in fp32, so the chosen experts' scores must differ by more than rounding, or not at
+// all.
+TEST(OpCases, ChoicesOfExpertsAreClear) {
+  for (const OpCase* c : small_cases()) {
+    if (c->op != Op::router_choice || c->detail.ends_with("_ties")) continue;
+    const Arrays arrays = read_all(*c, initial_contents(*c));
+    const oracle::Array none;
+    const bool is_learned = c->noise == RouterNoise::Kind::learned;
+    const oracle::Array scores =
+        oracle::router_scores(arrays.at("logits"), is_learned ? arrays.at("noise_logits") : none,
+                              noise_of(*c, nullptr), c->scalars.step);
+    const std::int64_t experts = scores.dim(2);
+    const oracle::Array order = oracle::largest_scores(scores, experts);
+    const std::int64_t chosen = arrays.at("choices").dim(2);
+    for (std::int64_t i = 0; i < order.size(); ++i) {
+      if (i % experts >= std::min(chosen, experts - 1)) continue;
+      const std::int64_t row = i / experts * experts;
+      const auto score = [&](std::int64_t place) {
+        return scores[row + static_cast<std::int64_t>(order[place])];
+      };
+      EXPECT_GT(score(i) - score(i + 1), 1e-4) << c->name() << " row " << i / experts;
+    }
   }
 }
 

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Mixtures of experts, on one rank and divided, against an implementation in torch that visits every token
+// and expert in a loop (tests/reference/make_expert_reference.py).
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "core/base/kinds.hpp"
+#include "core/base/rng.hpp"
+#include "io/file_util.hpp"
+#include "io/json.hpp"
+#include "tests/parallel/mini_trainer.hpp"
+#include "tests/support/backend_fixture.hpp"
+#include "tests/support/test_plugins.hpp"
+
+namespace mylos {
+namespace {
+
+// As in the script.
+std::uint64_t bits(std::uint64_t stream, std::uint64_t i) {
+  return mix64(0x9e3779b97f4a7c15ULL * ((stream << 32U) + i + 1)) >> 40U;
+}
+double unit(std::uint64_t stream, std::uint64_t i) {
+  return static_cast<double>(bits(stream, i)) / 8388608.0 - 1.0;
+}
+
+/// The global batch (8, T + 1) of step `step`, from 0 on.
+std::vector<std::int32_t> tokens_of(std::uint64_t stream, std::uint64_t step, const ModelConfig& model) {
+  constexpr std::uint64_t rows = 8;
+  std::vector<std::int32_t> tokens;
+  for (std::uint64_t row = step * rows; row < (step + 1) * rows; ++row) {
+    std::uint64_t token = 0;
+    for (std::uint64_t t = 0; t <= static_cast<std::uint64_t>(model.context); ++t) {
+      const std::uint64_t drawn = bits(stream + row, t);
+      token = (t == 0 ? drawn : 3 * token + drawn % 8) % static_cast<std::uint64_t>(model.vocab);
+      tokens.push_back(static_cast<std::int32_t>(token));
+    }
+  }
+  return tokens;
+}
+
+ExpertConfig experts_of(const Json& config, std::int64_t width) {
+  const std::int64_t given = config.integer("expert_width");
+  return {.count = config.integer("experts"),
+          .per_token = config.integer("experts_per_token"),
+          .width = given > 0 ? given : 4 * width,
+          .every = config.integer("expert_every"),
+          .has_shared = config.boolean("shared_expert"),
+          .router = router_named(config.text("router")),
+          .capacity = config.real("expert_capacity"),
+          .by_choice = config.text("expert_order") == "choice",
+          .balance_loss = static_cast<float>(config.real("balance_loss")),
+          .z_loss = static_cast<float>(config.real("router_z_loss"))};
+}
+
+struct Layout {
+  std::int64_t tensor = 1;
+  bool divides_more = false;  // vocabulary and sequence
+  std::string exchange = "ddp";
+  std::int64_t accumulation = 1;
+  Recompute recompute = Recompute::none;
+};
+
+std::vector<Layout> layouts(std::int64_t ranks) {
+  std::vector<Layout> all;
+  for (const std::int64_t tensor : {1, 2}) {
+    if (ranks % tensor != 0) continue;
+    for (const bool divides_more : {false, true}) {
+      if (divides_more && tensor == 1) continue;
+      for (const char* exchange : {"ddp", "zero1", "zero2", "zero3"}) {
+        if (ranks == tensor && exchange != std::string("ddp")) continue;
+        const std::int64_t share = 8 / (ranks / tensor);
+        constexpr Recompute recompute[] = {Recompute::none, Recompute::selective, Recompute::block};
+        if (ranks > 1) {
+          all.push_back({tensor, divides_more, exchange, share > 2 ? 2 : 1, recompute[all.size() % 3]});
+        } else {
+          for (const Recompute each : recompute) all.push_back({1, false, exchange, 2, each});
+        }
+      }
+    }
+  }
+  return all;
+}
+
+/// The key's bias has no gradient but rounding.
+double without_key_bias(const std::string& name, std::size_t i, std::size_t size) {
+  return name.ends_with("c_attn.bias") && i * 3 / size == 1 ? 0.0 : 1.0;
+}
+
+class ExpertReference : public testing::TestWithParam<std::string> {
+ protected:
+  void compare(const Json& own, const Json& shared, const Layout& layout) {
+    ModelConfig model{.layers = shared.integer("layers"),
+                      .heads = shared.integer("heads"),
+                      .width = shared.integer("width"),
+                      .context = shared.integer("context"),
+                      .vocab = shared.integer("vocab")};
+    model.experts = experts_of(own.at("config"), model.width);
+    RunConfig run = mini_config(model, 8, model.context, world_->size() / layout.tensor, layout.accumulation);
+    run.optimizer = optimizer_config("adamw");
+    run.optimizer.values.set("optim.beta2", shared.real("beta2"));
+    run.optimizer.weight_decay = static_cast<float>(shared.real("weight_decay"));
+    run.lr.peak = shared.real("lr");
+    run.guard.clip_norm = 0.0F;
+    run.train.recompute = layout.recompute;
+    run.parallel.tensor = layout.tensor;
+    run.parallel.splits = {.vocab = layout.divides_more, .sequence = layout.divides_more};
+    set_exchange(run, layout.exchange, layout.exchange == "ddp" ? 1 : world_->size() / layout.tensor);
+    MemoryLedger ledger;
+    MiniTrainer trainer(backend_, ledger, *world_, run);
+    std::uint64_t number = 0;
+    for (const Json& tensor : own.elements("tensors")) {
+      const std::string name = tensor.text("name");
+      std::vector<float> values(static_cast<std::size_t>(product(trainer.table().find(name).shape)));
+      for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] = static_cast<float>(tensor.real("centre") + tensor.real("spread") * unit(number, i));
+      trainer.set_weight(name, values);
+      ++number;
+    }
+    const auto stream = static_cast<std::uint64_t>(own.integer("stream"));
+    std::uint64_t step = 0;
+    for (const Json& loss : own.elements("losses")) {
+      const StepScalars scalars = trainer.step(tokens_of(stream, step, model));
+      EXPECT_NEAR(scalars.loss / std::stod(loss.dump()), 1.0, 1e-4) << "step " << step + 1;
+      if (step++ == 0) compare_gradients(own, trainer);
+    }
+    EXPECT_EQ(step, 6U);
+  }
+
+  /// A gradient's norm, and its product with given numbers, which sees signs and places.
+  static void compare_gradients(const Json& own, MiniTrainer& trainer) {
+    std::uint64_t number = 1000;
+    for (const Json& tensor : own.elements("tensors")) {
+      const std::string name = tensor.text("name");
+      const std::vector<float> gradient = trainer.gradient(name);
+      double squares = 0.0, probe = 0.0;
+      for (std::size_t i = 0; i < gradient.size(); ++i) {
+        const double value = gradient[i] * without_key_bias(name, i, gradient.size());
+        squares += value * value;
+        probe += value * unit(number, i);
+      }
+      const double norm = tensor.real("norm");
+      EXPECT_NEAR(std::sqrt(squares), norm, 1e-4 * norm + 1e-9) << name;
+      EXPECT_NEAR(probe, tensor.real("probe"), 1e-4 * norm + 1e-9) << name;
+      ++number;
+    }
+  }
+
+  ComputeBackend& backend_ = test_backends(1).at(GetParam());
+  std::unique_ptr<Communicator> world_ = open_communicator("mpi", &backend_);
+};
+INSTANTIATE_TEST_SUITE_P(Backends, ExpertReference, testing::ValuesIn(compute_backend_names()),
+                         backend_test_name);
+
+TEST_P(ExpertReference, HasLossesAndGradientsOfTheLoop) {
+  const std::filesystem::path folder = std::filesystem::path(std::getenv("MYLOS_SOURCE")) / "tests/reference";
+  const Json all = Json::parse(read_text_file(folder / "expert_reference.json"));
+  int compared = 0;
+  for (const Json& own : all.elements("cases")) {
+    for (const Layout& layout : layouts(world_->size())) {
+      SCOPED_TRACE(fmt::format("{}, tensor {}, {}, {} micro-batches, recompute {}{}", own.text("name"),
+                               layout.tensor, layout.exchange, layout.accumulation,
+                               static_cast<int>(layout.recompute),
+                               layout.divides_more ? ", vocab, sequence" : ""));
+      compare(own, all, layout);
+    }
+    ++compared;
+  }
+  EXPECT_EQ(compared, 7);
+}
+
+}  // namespace
+}  // namespace mylos

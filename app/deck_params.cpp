@@ -179,6 +179,10 @@ const ParamSpec params[] = {
     integer_param("parallel", "data", "0", 0, 65536, "groups",
                   "Length of the data axis: the number of groups of ranks that read different samples. Each "
                   "group has tensor x pipeline ranks; 0 uses all ranks."),
+    integer_param("parallel", "expert", "1", 1, 65536, "ranks",
+                  "Number of neighbouring ranks along the data axis that divide the experts (expert "
+                  "parallelism); a divisor of model.experts, parallel.data and, where an exchange divides "
+                  "something, parallel.shard."),
     integer_param("parallel", "tensor", "1", 1, 65536, "ranks",
                   "Number of neighbouring ranks that divide the heads and the feed-forward layer of each "
                   "block (Megatron-LM); a divisor of heads."),

@@ -76,6 +76,7 @@ Setup setup_of(const OpenedModel& source, const CommandLine& line, const MpiRunt
                        {"parallel.sequence", "false"},
                        {"parallel.exchange", "ddp"},
                        {"parallel.shard", "0"},
+                       {"parallel.expert", "1"},
                        {"parallel.pipeline", std::to_string(pipeline)},
                        {"parallel.chunks", "1"},
                        {"parallel.schedule", "accumulate"},

@@ -967,6 +967,7 @@ class CrossChecks {
     } else if (exchange.shards) {
       values_.set("parallel.shard", fmt::format("{}", shard == 0 ? data : shard));
     }
+    check_expert_ranks();
     if (known({"backend.autotune", "parallel.tensor", "parallel.vocab"}) &&
         values_.boolean("backend.autotune") && values_.integer("parallel.tensor") > 1 &&
         !values_.boolean("parallel.vocab")) {
@@ -975,6 +976,27 @@ class CrossChecks {
              "every rank "
              "computes the head by itself, and their copies of its weights would differ",
              values_.integer("parallel.tensor"));
+    }
+  }
+
+  void check_expert_ranks() {
+    if (!known({"parallel.expert", "model.experts", "parallel.data"})) return;
+    const std::int64_t ranks = integer("parallel.expert");
+    if (ranks == 1) return;
+    const std::int64_t experts = integer("model.experts");
+    const std::int64_t data = integer("parallel.data");
+    if (experts == 0) {
+      report({"parallel.expert", "model.experts"}, "[parallel] expert = {} needs [model] experts", ranks);
+    } else if (experts % ranks != 0 || data % ranks != 0) {
+      report({"parallel.expert", "model.experts"},
+             "[parallel] expert = {} must divide [model] experts = {} and data = {}; use {}", ranks, experts,
+             data, divisors_near(std::gcd(experts, data), ranks));
+    } else if (known({"parallel.shard"}) &&
+               find_kind(exchanges(), values_.text("parallel.exchange")).shards &&
+               std::stoll(values_.text("parallel.shard")) % ranks != 0) {
+      report({"parallel.expert", "parallel.shard"},
+             "[parallel] shard = {} must be a multiple of expert = {}; use shard = {}, or 0 for all",
+             values_.text("parallel.shard"), ranks, ranks);
     }
   }
 
@@ -1215,6 +1237,7 @@ ParallelLayout parallel_layout(const ParamValues& values) {
       .tensor = values.integer("parallel.tensor"),
       .splits = {.vocab = values.boolean("parallel.vocab"), .sequence = values.boolean("parallel.sequence")},
       .data = values.integer("parallel.data"),
+      .expert = values.integer("parallel.expert"),
       .pipeline = values.integer("parallel.pipeline"),
       .replicas = replicas,
       .chunks = values.integer("parallel.chunks"),

@@ -7,7 +7,7 @@
 
 namespace mylos {
 
-// Names and shapes as in core/ops/expert_operations.hpp. One rank has all experts: P = 1 and L = E.
+// Names and shapes as in core/ops/expert_operations.hpp.
 
 /// What the rows of a micro-batch choose.
 struct ExpertLayer::Routing {
@@ -18,11 +18,15 @@ struct ExpertLayer::Routing {
 
 /// The packed rows of a slice of a micro-batch, and what is computed for them.
 struct ExpertLayer::Rows {
-  std::int64_t first, count;                // rows of the micro-batch
-  std::int64_t samples;                     // sequences whose pairs compete for places
-  std::int64_t capacity;                    // of an expert, pairs of a sequence; 0: no limit
+  std::int64_t first, count;  // rows of the micro-batch
+  std::int64_t samples;       // sequences whose pairs compete for places
+  std::int64_t capacity;      // of an expert, pairs of a sequence; 0: no limit
+  // Of the rows of this rank, by the part with their expert:
   TensorRef loads, places, pairs, offsets;  // int32
-  TensorRef x, up, activated, down;         // (1, R, C), (1, R, F), (1, R, F), (1, R, C)
+  TensorRef sent, returned;                 // (P, R, C)
+  // Of the rows for its experts, by the part that sent them:
+  TensorRef own_offsets;
+  TensorRef x, up, activated, down;  // (P, R, C), (P, R, F), (P, R, F), (P, R, C)
 
   /// These rows of a tensor (B, T, ...), as (samples, tokens, ...).
   TensorRef of(const TensorRef& tensor) const {
@@ -52,6 +56,8 @@ ExpertLayer::ExpertLayer(const ModelConfig& model, const ParameterTable& table, 
       down_bias_(table.find(prefix(layer) + "experts.c_proj.bias")),
       width_(model.width),
       inner_(down_.box.count[1]),
+      own_(down_.box.count[0]),
+      parts_(config_.count / own_),
       is_split_(inner_ < config_.width),
       is_first_(down_.box.start[1] == 0) {}
 
@@ -76,13 +82,15 @@ void ExpertLayer::declare_experts(ParameterTable& table, const ModelConfig& mode
   const std::string name = prefix(layer) + "experts.";
   const auto matrix = [&](const char* part, std::vector<std::int64_t> shape, std::vector<Dimension> view,
                           float stddev) {
-    ParameterTable::split(
-        table.add(name + part, std::move(shape), std::move(view), Initialisation::normal, stddev),
-        Axis::tensor, "inner");
+    Parameter& parameter =
+        table.add(name + part, std::move(shape), std::move(view), Initialisation::normal, stddev);
+    ParameterTable::split(parameter, Axis::tensor, "inner");
+    ParameterTable::split(parameter, Axis::expert, "experts");
   };
   const auto bias = [&](const char* part, std::int64_t extent, const Dimension& dimension) -> Parameter& {
     Parameter& parameter = table.add(name + part, {e, extent}, {experts, dimension}, Initialisation::zeros);
     parameter.decay = false;
+    ParameterTable::split(parameter, Axis::expert, "experts");
     return parameter;
   };
   matrix("c_proj.weight", {e, f, c}, {experts, inner, width}, residual_stddev(model));
@@ -109,14 +117,18 @@ ExpertLayer::Routing ExpertLayer::routing(Recorder& run) const {
   return r;
 }
 
+std::int64_t ExpertLayer::room(std::int64_t samples, std::int64_t tokens, std::int64_t capacity) const {
+  const std::int64_t all = samples * tokens * std::min(config_.per_token, own_);
+  return capacity == 0 ? all : std::min(all, own_ * samples * capacity);
+}
+
 /// Without drops there are more packed rows than training has with them; slices then bound the memory.
 std::int64_t ExpertLayer::num_slices(const Recorder& run) const {
   const BatchShape& s = run.shape();
-  const std::int64_t places = config_.places(s.seq);
-  if (run.is_training() || places == 0) return 1;
-  const std::int64_t room = std::min(config_.count * s.batch * places, s.rows() * config_.per_token);
-  const std::int64_t slices = (s.rows() * config_.per_token + room - 1) / room;
-  return std::min(slices, s.rows());
+  if (run.is_training()) return 1;
+  const std::int64_t all = room(s.batch, s.seq, 0);
+  const std::int64_t trained = room(s.batch, s.seq, config_.places(s.seq));
+  return std::min((all + trained - 1) / trained, s.rows());
 }
 
 ExpertLayer::Rows ExpertLayer::rows(Recorder& run, std::int64_t slice) const {
@@ -128,24 +140,38 @@ ExpertLayer::Rows ExpertLayer::rows(Recorder& run, std::int64_t slice) const {
   rows.count = s.rows() * (slice + 1) / slices - rows.first;
   rows.capacity = run.is_training() ? config_.places(s.seq) : 0;
   rows.samples = slices == 1 ? s.batch : 1;
-  std::int64_t room = rows.count * k;
-  if (rows.capacity > 0) room = std::min(room, config_.count * rows.samples * rows.capacity);
+  const std::int64_t tokens = rows.count / rows.samples;
+  const std::int64_t most = room(rows.samples, tokens, rows.capacity);
   // Slices differ in size; without drops there is another number of rows than in training.
-  const std::string suffix =
-      run.is_training() || config_.places(s.seq) == 0 ? "" : fmt::format(".{}", rows.count);
+  const bool is_usual = run.is_training() || config_.places(s.seq) == 0;
+  const std::string suffix = is_usual ? "" : fmt::format(".{}", rows.count);
   const auto tensor = [&](const char* name, DType dtype, std::initializer_list<std::int64_t> shape,
                           Cost cost = Cost::expensive) {
     return run.tensor(name + suffix, dtype, shape, cost);
   };
+  const auto of_rows = [&](const char* name, std::int64_t columns, Cost cost = Cost::expensive) {
+    return tensor(name, s.dtype, {parts_, most, columns}, cost);
+  };
   rows.loads = tensor("experts.loads", DType::int32, {rows.samples, config_.count});
-  rows.places = tensor("experts.places", DType::int32, {rows.samples, rows.count / rows.samples, k});
-  rows.pairs = tensor("experts.pairs", DType::int32, {1, room});
-  rows.offsets = tensor("experts.offsets", DType::int32, {1, config_.count + 1});
-  rows.x = tensor("experts.rows", s.dtype, {1, room, width_}, Cost::cheap);
-  rows.up = tensor("experts.up", s.dtype, {1, room, inner_});
-  rows.activated = tensor("experts.activated", s.dtype, {1, room, inner_});
-  rows.down = tensor("experts.down", s.dtype, {1, room, width_});
+  rows.places = tensor("experts.places", DType::int32, {rows.samples, tokens, k});
+  rows.pairs = tensor("experts.pairs", DType::int32, {parts_, most});
+  rows.offsets = tensor("experts.offsets", DType::int32, {parts_, own_ + 1});
+  rows.sent = of_rows("experts.rows", width_, parts_ == 1 ? Cost::cheap : Cost::expensive);
+  rows.up = of_rows("experts.up", inner_);
+  rows.activated = of_rows("experts.activated", inner_);
+  rows.down = of_rows("experts.down", width_);
+  rows.x = received(run, "experts.rows.own" + suffix, rows.sent);
+  rows.own_offsets = received(run, "experts.offsets.own" + suffix, rows.offsets);
+  rows.returned = received(run, "experts.down.returned" + suffix, rows.down);
   return rows;
+}
+
+TensorRef ExpertLayer::received(Recorder& run, const std::string& name, const TensorRef& parts) const {
+  return parts_ == 1 ? parts : run.tensor_like(name, parts);
+}
+
+void ExpertLayer::exchange(Recorder& run, const TensorRef& parts, const TensorRef& received) const {
+  if (parts_ > 1) run(AllToAllCall{.input = parts, .output = received, .group = {Axis::expert}});
 }
 
 void ExpertLayer::choose(Recorder& run, const TensorRef& x, const Routing& r) const {
@@ -179,22 +205,25 @@ TensorRef ExpertLayer::forward(Recorder& run, const TensorRef& x_rows, const Ten
     run(GatherRows{.x = own.of(x),
                    .pairs = own.pairs,
                    .offsets = own.offsets,
-                   .rows = own.x,
+                   .rows = own.sent,
                    .choices = config_.per_token});
+    exchange(run, own.offsets, own.own_offsets);
+    exchange(run, own.sent, own.x);
     run(GroupedLinearForward{.x = own.x,
                              .w = run.weight(up_),
                              .bias = run.weight(up_bias_),
-                             .offsets = own.offsets,
+                             .offsets = own.own_offsets,
                              .y = own.up,
                              .activated = own.activated,
                              .rows = active});
     run(GroupedLinearForward{.x = own.activated,
                              .w = run.weight(down_),
                              .bias = is_first_ ? run.weight(down_bias_) : TensorRef(),
-                             .offsets = own.offsets,
+                             .offsets = own.own_offsets,
                              .y = own.down,
                              .rows = active});
-    run(CombineRows{.rows = own.down,
+    exchange(run, own.down, own.returned);
+    run(CombineRows{.rows = own.returned,
                     .places = own.places,
                     .gates = own.of(r.gates),
                     .residual = residual ? own.of(residual) : TensorRef(),
@@ -212,38 +241,44 @@ TensorRef ExpertLayer::backward(Recorder& run, const TensorRef& x_rows, const Te
   const Rows own = rows(run, 0);
   const std::int64_t active = own.count * config_.per_token;
   const TensorRef d_gates = run.tensor_like("d.router.gates", r.gates);
-  const TensorRef d_down = run.tensor_like("d.experts.down", own.down);
+  const TensorRef d_returned = run.tensor_like("d.experts.returned", own.returned);
+  const TensorRef d_down = received(run, "d.experts.down", d_returned);
   const TensorRef d_up = run.tensor_like("d.experts.up", own.up);
   const TensorRef d_rows = run.tensor_like("d.experts.rows", own.x);
+  const TensorRef d_sent = received(run, "d.experts.sent", d_rows);
   run(CombineRowsBackward{.dy = own.of(output_gradient),
-                          .rows = own.down,
+                          .rows = own.returned,
                           .places = own.places,
                           .gates = r.gates,
-                          .drows = d_down,
+                          .drows = d_returned,
                           .dgates = d_gates});
+  exchange(run, d_returned, d_down);
   if (is_split_) run(AllReduceCall{.buffer = d_gates.flat(), .group = {Axis::tensor}});
-  const TensorRef d_bias = run.gradient(down_bias_);
   run(GroupedLinearBackwardWeight{.x = own.activated,
                                   .dy = d_down,
-                                  .offsets = own.offsets,
+                                  .offsets = own.own_offsets,
                                   .dw = run.gradient(down_),
-                                  .dbias = d_bias,
+                                  .dbias = run.gradient(down_bias_),
                                   .rows = active});
   run(GroupedLinearBackwardInput{.dy = d_down,
                                  .w = run.weight(down_),
-                                 .offsets = own.offsets,
+                                 .offsets = own.own_offsets,
                                  .pre = own.up,
                                  .dx = d_up,
                                  .rows = active});
-  run(GroupedLinearBackwardWeight{.x = own.x,
-                                  .dy = d_up,
-                                  .offsets = own.offsets,
-                                  .dw = run.gradient(up_),
-                                  .dbias = run.gradient(up_bias_),
-                                  .rows = active});
+  const GroupedLinearBackwardWeight up{.x = own.x,
+                                       .dy = d_up,
+                                       .offsets = own.own_offsets,
+                                       .dw = run.gradient(up_),
+                                       .dbias = run.gradient(up_bias_),
+                                       .rows = active};
+  // The way back overlaps with the gradient of the weights.
+  if (parts_ == 1) run(up);
   run(GroupedLinearBackwardInput{
-      .dy = d_up, .w = run.weight(up_), .offsets = own.offsets, .dx = d_rows, .rows = active});
-  run(CombineRows{.rows = d_rows,
+      .dy = d_up, .w = run.weight(up_), .offsets = own.own_offsets, .dx = d_rows, .rows = active});
+  exchange(run, d_rows, d_sent);
+  if (parts_ > 1) run(up);
+  run(CombineRows{.rows = d_sent,
                   .places = own.places,
                   .residual = residual ? own.of(residual) : TensorRef(),
                   .y = own.of(dx)});

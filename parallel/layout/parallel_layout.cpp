@@ -11,10 +11,12 @@
 namespace mylos {
 
 GridExtents ParallelLayout::extents() const {
-  GridExtents extents{.replicate = static_cast<int>(data / shard),
-                      .shard = static_cast<int>(shard),
+  const std::int64_t shards = std::max<std::int64_t>(shard / expert, 1);
+  GridExtents extents{.replicate = static_cast<int>(data / (shards * expert)),
+                      .shard = static_cast<int>(shards),
                       .tensor = static_cast<int>(tensor),
                       .pipeline = static_cast<int>(pipeline),
+                      .expert = static_cast<int>(expert),
                       .replicas = replicas};
   if (pipeline > 1) {
     const std::vector<int> stages = stages_of_chunks();
@@ -78,6 +80,11 @@ std::vector<AxisSet> ParallelLayout::groups() const {
   if (is_asynchronous()) groups.insert(groups.end(), {message_axes(), all_axes.without({Axis::pipeline})});
   if (shard > 1) groups.push_back(loss_axes.without({Axis::replicate}));
   if (shard > 1 && shard < data) groups.emplace_back(AxisSet{Axis::replicate});
+  if (expert > 1) {
+    constexpr AxisSet of_experts = loss_axes.without({Axis::expert});  // that sum their gradients
+    groups.insert(groups.end(), {AxisSet{Axis::expert}, of_experts});
+    if (shard > 1) groups.push_back(of_experts.without({Axis::replicate}));
+  }
   return groups;
 }
 

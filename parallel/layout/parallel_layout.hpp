@@ -19,6 +19,7 @@ struct ParallelLayout {
   std::int64_t tensor = 1;    ///< ranks that divide the matrices of the blocks
   TensorSplits splits{};      ///< what else these ranks divide
   std::int64_t data = 1;      ///< ranks that read different samples
+  std::int64_t expert = 1;    ///< neighbouring data ranks that divide the experts
   std::int64_t pipeline = 1;  ///< stages
 
   /// Ranks of each stage that take micro-batches in turn, if their numbers are unequal; then `data` is 1.
@@ -30,7 +31,8 @@ struct ParallelLayout {
   std::vector<PassTimes> times{};  ///< by chunk, for the order of passes and messages; empty: all equal
   std::int64_t in_flight = 0;      ///< ScheduleScope::in_flight
   std::string schedule_file{};     ///< the content of parallel.schedule_file
-  std::int64_t shard = 1;  ///< neighbouring data ranks that divide one copy of what the exchange divides
+  /// Neighbouring data ranks that divide one copy of what the exchange divides: a multiple of `expert`, or 1.
+  std::int64_t shard = 1;
   const ExchangeKind* exchange = nullptr;
   const ScheduleKind* schedule = nullptr;
   ParamValues values;  ///< of the deck; contains at least section parallel

@@ -171,15 +171,16 @@ std::vector<float> MiniTrainer::joined_values(const Parameter& parameter, const 
                      [&](std::int64_t whole, std::int64_t local) { at(values, whole) = at(own, local); });
   };
   for_each_owned(parameter, part_of_whole);
-  const AxisSet divided = training_.state().holding().units.front().divided_axes;
-  const AxisSet sharded = divided.with({Axis::tensor});
+  const auto unit = static_cast<std::size_t>(parameter.unit);
+  AxisSet sharded = training_.state().holding().units[unit].divided_axes.with({Axis::tensor});
+  if (parameter.is_split(Axis::expert)) sharded = sharded.with({Axis::expert});
   if (grid_.coordinates().extent(sharded) == 1) return values;
   MemoryLedger ledger;
   const DeviceBuffer buffer(backend_, ledger, MemoryCategory::communication, values.size() * sizeof(float),
                             "mylos::tests::values");
   const TensorRef all(buffer.data(), DType::fp32, {std::ssize(values)});
   backend_.copy_to_device(values.data(), all.data, all.bytes());
-  for (const Axis axis : {Axis::shard, Axis::tensor}) {
+  for (const Axis axis : {Axis::expert, Axis::shard, Axis::tensor}) {
     if (sharded.contains(axis) && grid_.coordinates().extent(axis) > 1)
       grid_.group({axis}).all_reduce(all, ReduceOp::sum).wait();
   }

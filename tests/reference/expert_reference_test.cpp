@@ -60,26 +60,30 @@ ExpertConfig experts_of(const Json& config, std::int64_t width) {
 
 struct Layout {
   std::int64_t tensor = 1;
+  std::int64_t expert = 1;
   bool divides_more = false;  // vocabulary and sequence
   std::string exchange = "ddp";
   std::int64_t accumulation = 1;
   Recompute recompute = Recompute::none;
 };
 
-std::vector<Layout> layouts(std::int64_t ranks) {
+std::vector<Layout> layouts(std::int64_t ranks, std::int64_t experts) {
+  constexpr Recompute recompute[] = {Recompute::none, Recompute::selective, Recompute::block};
   std::vector<Layout> all;
+  if (ranks == 1) {
+    for (const Recompute each : recompute) all.push_back({.accumulation = 2, .recompute = each});
+    return all;
+  }
   for (const std::int64_t tensor : {1, 2}) {
-    if (ranks % tensor != 0) continue;
-    for (const bool divides_more : {false, true}) {
-      if (divides_more && tensor == 1) continue;
-      for (const char* exchange : {"ddp", "zero1", "zero2", "zero3"}) {
-        if (ranks == tensor && exchange != std::string("ddp")) continue;
-        const std::int64_t share = 8 / (ranks / tensor);
-        constexpr Recompute recompute[] = {Recompute::none, Recompute::selective, Recompute::block};
-        if (ranks > 1) {
-          all.push_back({tensor, divides_more, exchange, share > 2 ? 2 : 1, recompute[all.size() % 3]});
-        } else {
-          for (const Recompute each : recompute) all.push_back({1, false, exchange, 2, each});
+    const std::int64_t data = ranks / tensor;
+    for (const std::int64_t expert : {1, 2, 4}) {
+      if (data % expert != 0 || experts % expert != 0) continue;
+      for (const bool divides_more : {false, true}) {
+        if (divides_more && tensor == 1) continue;
+        for (const char* exchange : {"ddp", "zero1", "zero2", "zero3"}) {
+          if (data == 1 && exchange != std::string("ddp")) continue;
+          all.push_back(
+              {tensor, expert, divides_more, exchange, 8 / data > 2 ? 2 : 1, recompute[all.size() % 3]});
         }
       }
     }
@@ -109,6 +113,7 @@ class ExpertReference : public testing::TestWithParam<std::string> {
     run.guard.clip_norm = 0.0F;
     run.train.recompute = layout.recompute;
     run.parallel.tensor = layout.tensor;
+    run.parallel.expert = layout.expert;
     run.parallel.splits = {.vocab = layout.divides_more, .sequence = layout.divides_more};
     set_exchange(run, layout.exchange, layout.exchange == "ddp" ? 1 : world_->size() / layout.tensor);
     MemoryLedger ledger;
@@ -162,10 +167,10 @@ TEST_P(ExpertReference, HasLossesAndGradientsOfTheLoop) {
   const Json all = Json::parse(read_text_file(folder / "expert_reference.json"));
   int compared = 0;
   for (const Json& own : all.elements("cases")) {
-    for (const Layout& layout : layouts(world_->size())) {
-      SCOPED_TRACE(fmt::format("{}, tensor {}, {}, {} micro-batches, recompute {}{}", own.text("name"),
-                               layout.tensor, layout.exchange, layout.accumulation,
-                               static_cast<int>(layout.recompute),
+    for (const Layout& layout : layouts(world_->size(), own.at("config").integer("experts"))) {
+      SCOPED_TRACE(fmt::format("{}, tensor {}, expert {}, {}, {} micro-batches, recompute {}{}",
+                               own.text("name"), layout.tensor, layout.expert, layout.exchange,
+                               layout.accumulation, static_cast<int>(layout.recompute),
                                layout.divides_more ? ", vocab, sequence" : ""));
       compare(own, all, layout);
     }

@@ -78,6 +78,7 @@ struct PlannedProduct {
   bool accumulates = false;  ///< some of the products add to the gradient
   bool versioned = true;     ///< the weight keeps its place from step to step and has a version
   int places = 1;  ///< of the weight: several versions are kept, each of which may have a packed copy
+  bool is_grouped = false;  ///< of experts: any number of rows up to `rows` occurs
 };
 
 /// The attention of a run's blocks; batch is 0 if a model has none.

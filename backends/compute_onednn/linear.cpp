@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <omp.h>
+#include <vector>
 
 #include <fmt/core.h>
 
@@ -48,7 +49,8 @@ void column_sums(const T* x, std::int64_t rows, std::int64_t columns, G* sums, b
 /// Whether Matmul multiplies this type: of the types that it supports here, fp16, which oneDNN lacks, and
 /// bf16, except with AMX, with which oneDNN is faster.
 bool is_own(DType dtype) {
-  return Matmul::supports(dtype) && !(dtype == DType::bf16 && uses(dnnl::cpu_isa::avx512_core_amx));
+  return dtype != DType::fp32 && Matmul::supports(dtype) &&
+         !(dtype == DType::bf16 && uses(dnnl::cpu_isa::avx512_core_amx));
 }
 
 bool is_multiplied(DType dtype) {
@@ -61,6 +63,12 @@ std::size_t scratch_bytes(const PlannedProduct& p, std::int64_t rows) {
   return std::max({declines ? 0 : Matmul::scratch_bytes(p.dtype, rows, p.out, p.in, false, p.threads),
                    Matmul::scratch_bytes(p.dtype, rows, p.in, p.out, false, p.threads),
                    Matmul::scratch_bytes(p.dtype, p.in, p.out, rows, true, p.threads)});
+}
+
+std::size_t grouped_scratch_bytes(const PlannedProduct& p) {
+  return std::max({Matmul::most_scratch_bytes_of_rows(p.dtype, p.rows, p.out, p.in, p.threads),
+                   Matmul::most_scratch_bytes_of_rows(p.dtype, p.rows, p.in, p.out, p.threads),
+                   Matmul::most_scratch_bytes_of_sums(p.dtype, p.in, p.out, p.rows, p.threads)});
 }
 
 /// Makes the oneDNN products of `rows` rows that the functions below choose; returns the bytes of their
@@ -162,6 +170,89 @@ bool OnednnOperations::run(const LinearBackwardWeight& op) {
   return true;
 }
 
+namespace {
+
+/// Packed rows of one expert.
+struct ExpertRows {
+  std::int64_t expert, first, count;
+
+  TensorRef of(const TensorRef& packed) const {
+    return packed.reshaped({packed.shape[0] * packed.shape[1], packed.shape[2]}).rows(first, count);
+  }
+};
+
+/// Calls visit(rows) for each run of packed rows of an expert.
+void for_each_run(const TensorRef& offsets, std::int64_t room, const auto& visit) {
+  const std::int64_t experts = offsets.shape[1] - 1;
+  for (std::int64_t part = 0; part < offsets.shape[0]; ++part) {
+    const std::int32_t* own = offsets.as<std::int32_t>() + part * (experts + 1);
+    for (std::int64_t e = 0; e < experts; ++e) {
+      if (own[e + 1] > own[e]) visit(ExpertRows{e, part * room + own[e], own[e + 1] - own[e]});
+    }
+  }
+}
+
+TensorRef of_expert(const TensorRef& weights, std::int64_t expert) {
+  const std::int64_t rows = weights.rank == 3 ? weights.shape[1] : 1;
+  const std::int64_t columns = weights.shape[weights.rank - 1];
+  return weights.flat(expert * rows * columns, rows * columns).reshaped({rows, columns});
+}
+
+}  // namespace
+
+bool OnednnOperations::run(const GroupedLinearForward& op) {
+  if (!Matmul::supports(op.x.dtype)) return false;
+  const std::int64_t in = op.w.shape[1];
+  const std::int64_t out = op.w.shape[2];
+  own_.reserve(Matmul::most_scratch_bytes_of_rows(op.x.dtype, op.x.shape[1], out, in, 0));
+  for_each_run(op.offsets, op.x.shape[1], [&](const ExpertRows& rows) {
+    const TensorRef y = rows.of(op.y);
+    own_.multiply(rows.count, out, in, activation_matrix(rows.of(op.x)),
+                  weight_matrix(of_expert(op.w, rows.expert)),
+                  op.bias ? of_expert(op.bias, rows.expert).data : nullptr, activation_matrix(y), false);
+    if (op.activated) below_.run(GeluForward{.x = y, .y = rows.of(op.activated)});
+  });
+  return true;
+}
+
+bool OnednnOperations::run(const GroupedLinearBackwardInput& op) {
+  if (!Matmul::supports(op.dy.dtype)) return false;
+  const std::int64_t in = op.w.shape[1];
+  const std::int64_t out = op.w.shape[2];
+  own_.reserve(Matmul::most_scratch_bytes_of_rows(op.dy.dtype, op.dy.shape[1], in, out, 0));
+  for_each_run(op.offsets, op.dy.shape[1], [&](const ExpertRows& rows) {
+    const TensorRef dx = rows.of(op.dx);
+    own_.multiply(rows.count, in, out, activation_matrix(rows.of(op.dy)),
+                  weight_matrix(of_expert(op.w, rows.expert)).transposed(), nullptr, activation_matrix(dx),
+                  false);
+    if (op.pre) below_.run(GeluBackward{.x = rows.of(op.pre), .dy = dx, .dx = dx});
+  });
+  return true;
+}
+
+bool OnednnOperations::run(const GroupedLinearBackwardWeight& op) {
+  if (!Matmul::supports(op.x.dtype)) return false;
+  const std::int64_t in = op.dw.shape[1];
+  const std::int64_t out = op.dw.shape[2];
+  own_.reserve(Matmul::most_scratch_bytes_of_sums(op.x.dtype, in, out, op.x.shape[1], 0));
+  std::vector<bool> has_rows(static_cast<std::size_t>(op.dw.shape[0]), op.accumulate);
+  for_each_run(op.offsets, op.x.shape[1], [&](const ExpertRows& rows) {
+    auto&& adds = has_rows[static_cast<std::size_t>(rows.expert)];
+    own_.multiply(in, out, rows.count, activation_matrix(rows.of(op.x)).transposed(),
+                  activation_matrix(rows.of(op.dy)), nullptr, weight_matrix(of_expert(op.dw, rows.expert)),
+                  adds, op.dbias ? of_expert(op.dbias, rows.expert).data : nullptr);
+    adds = true;
+  });
+  for (std::size_t e = 0; e < has_rows.size(); ++e) {
+    if (has_rows[e]) continue;
+    for (const TensorRef& gradient : {op.dw, op.dbias}) {
+      if (gradient)
+        below_.run(Fill{.y = of_expert(gradient, static_cast<std::int64_t>(e)).flat(), .value = 0.0F});
+    }
+  }
+  return true;
+}
+
 std::string OnednnOperations::own_products() {
   std::string types;
   for (const DType type : {DType::bf16, DType::fp16}) {
@@ -176,6 +267,10 @@ std::size_t OnednnOperations::workspace(const PlannedWork& work) {
   std::size_t copies = 0;
   std::size_t own_scratch = 0;
   for (const PlannedProduct& p : work.products) {
+    if (p.is_grouped) {
+      if (Matmul::supports(p.dtype)) own_scratch = std::max(own_scratch, grouped_scratch_bytes(p));
+      continue;
+    }
     if (!is_multiplied(p.dtype)) continue;
     if (p.threads > 0) omp_set_num_threads(p.threads);
     if (is_own(p.dtype)) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backends/compute_onednn/matmul.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <omp.h>
 
@@ -95,6 +96,25 @@ std::size_t Matmul::scratch_bytes(DType type, std::int64_t m, std::int64_t n, st
   return MatmulDivision(kernel->tile, m, n, k, packs_rows(kernel->tile, type, k, a_is_transposed),
                         threads > 0 ? threads : omp_get_max_threads())
       .bytes();
+}
+
+std::size_t Matmul::most_scratch_bytes_of_rows(DType type, std::int64_t m, std::int64_t n, std::int64_t k,
+                                               int threads) {
+  // The division depends on the number of blocks of rows.
+  const std::int64_t block = kernel_for(type)->tile.rows;
+  std::size_t most = 0;
+  for (std::int64_t rows = block; rows < m + block; rows += block)
+    most = std::max(most, scratch_bytes(type, rows, n, k, false, threads));
+  return most;
+}
+
+std::size_t Matmul::most_scratch_bytes_of_sums(DType type, std::int64_t m, std::int64_t n, std::int64_t k,
+                                               int threads) {
+  const std::int64_t block = kernel_for(type)->tile.k_multiple;
+  std::size_t most = 0;
+  for (std::int64_t values = block; values < k + block; values += block)
+    most = std::max(most, scratch_bytes(type, m, n, values, true, threads));
+  return most;
 }
 
 }  // namespace mylos::compute_onednn

@@ -4,7 +4,7 @@
 namespace mylos::compute_onednn {
 
 const MatmulKernel* avx2_matmul(DType type) {
-  return type == DType::bf16 ? &kernel_of<bf16> : type == DType::fp16 ? &kernel_of<fp16> : nullptr;
+  return type == DType::bf16 ? &kernel_of<bf16> : type == DType::fp16 ? &kernel_of<fp16> : &kernel_of<float>;
 }
 
 }  // namespace mylos::compute_onednn

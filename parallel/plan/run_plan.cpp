@@ -166,6 +166,14 @@ std::vector<PlannedProduct> products(const RankProgram& program, std::int64_t th
                  .versioned = persists(weights),
                  .places = static_cast<int>(
                      std::ssize(program.versions_of_weights(program.storages().at(weights).unit)))};
+    } else if constexpr (is_of_experts && requires { op.x, op.w, op.bias; }) {
+      PlannedProduct& product = planned[key_of(op.w)];
+      product.in = op.w.shape[1];
+      product.out = op.w.shape[2];
+      product.rows = std::max(product.rows, op.x.shape[1]);
+      product.threads = static_cast<int>(threads);
+      product.dtype = config.train.dtype;
+      product.is_grouped = true;
     } else if constexpr (requires { op.dw, op.accumulate; }) {
       const auto found = planned.find(key_of(op.dw));
       if (found != planned.end()) found->second.accumulates |= op.accumulate;

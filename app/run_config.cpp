@@ -373,12 +373,12 @@ class CrossChecks {
              "[model] expert_width = {} must be a multiple of [parallel] tensor = {}",
              integer("model.expert_width"), integer("parallel.tensor"));
     }
-    const bool is_staged = known({"parallel.pipeline"}) && integer("parallel.pipeline") != 1;
     const bool is_asynchronous =
         known({"parallel.schedule"}) && values_.text("parallel.schedule").starts_with("pipedream");
-    if (is_staged || is_asynchronous) {
-      report({"parallel.pipeline", "parallel.schedule", "model.experts"},
-             "[model] experts cannot be used with pipelines yet; use pipeline = 1 and schedule = auto");
+    if (is_asynchronous && known({"parallel.expert"}) && integer("parallel.expert") > 1) {
+      report({"parallel.expert", "parallel.schedule"},
+             "[parallel] expert = {} cannot be used with schedule = {} yet; use expert = 1",
+             integer("parallel.expert"), values_.text("parallel.schedule"));
     }
   }
 

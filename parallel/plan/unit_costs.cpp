@@ -59,39 +59,53 @@ std::int64_t kept_bytes(const ModelPrograms& programs, const ChunkPrograms& chun
   return bytes;
 }
 
-}  // namespace
-
-std::vector<UnitCost> unit_costs(const StepConfig& config) {
-  StepConfig small = config;
+/// The costs of embedding, block and head of a model with one block, which has experts if the model has any.
+std::vector<UnitCost> costs_with_one_block(StepConfig small) {
   small.model.layers = 1;
+  small.model.experts.every = 1;
   small.parallel.pipeline = 1;
   small.parallel.emulated_stages = 1;
   small.parallel.schedule = &one_unit_per_chunk;
   small.parallel.placement = {};
   small.parallel.cuts = {1, 2};
   small.cache = {};
-  const auto ranks = static_cast<int>(config.parallel.tensor);
-  const Coordinates coordinates({.tensor = ranks}, ranks, 0);
+  const GridExtents extents{.tensor = static_cast<int>(small.parallel.tensor),
+                            .expert = static_cast<int>(small.parallel.expert)};
+  const Coordinates coordinates(extents, extents.tensor * extents.expert, 0);
   const ParameterTable table = small.table(coordinates);
   const Schedule split_backward{.actions = {{ActionKind::backward_weight}}};
   const ModelPrograms programs =
       record_programs(small.model, table, small.programs(split_backward, coordinates));
 
   std::vector<UnitCost> units;
-  for (int unit = 0; unit < table.num_units(); ++unit) {
-    const ChunkPrograms& chunk = programs.chunks[static_cast<std::size_t>(unit)];
+  for (int block = 0; block < std::ssize(programs.chunks); ++block) {
+    const ChunkPrograms& chunk = programs.chunks[static_cast<std::size_t>(block)];
     const auto output_bytes = chunk.output < 0 ? 0 : programs.storages.at(chunk.output).bytes;
-    units.push_back({.name = table.unit(unit).name,
+    std::int64_t parameters = 0;
+    for (const int unit : small.cuts().units(small.model, {block}))
+      parameters += parameters_of_unit(table, unit);
+    units.push_back({.name = table.unit(block).name,
                      .forward = cost_of(chunk.forward),
                      .input = cost_of(chunk.backward.front()),
                      .weight = cost_of(chunk.backward.back()),
-                     .parameters = parameters_of_unit(table, unit),
+                     .parameters = parameters,
                      .output_bytes = static_cast<std::int64_t>(output_bytes),
                      .kept_bytes = kept_bytes(programs, chunk)});
   }
-  const UnitCost block = units[1];
-  for (std::int64_t layer = 1; layer < config.model.layers; ++layer) {
-    units.insert(units.end() - 1, block);
+  return units;
+}
+
+}  // namespace
+
+std::vector<UnitCost> unit_costs(const StepConfig& config) {
+  StepConfig dense = config;
+  dense.model.experts = {};
+  std::vector<UnitCost> units = costs_with_one_block(dense);
+  const UnitCost plain = units[1];
+  const UnitCost routed = config.model.experts.count > 0 ? costs_with_one_block(config)[1] : plain;
+  units.erase(units.begin() + 1);
+  for (std::int64_t layer = 0; layer < config.model.layers; ++layer) {
+    units.insert(units.end() - 1, config.model.experts.are_in(layer) ? routed : plain);
     units[static_cast<std::size_t>(layer) + 1].name = fmt::format("block {}", layer);
   }
   return units;

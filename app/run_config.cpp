@@ -338,7 +338,12 @@ class CrossChecks {
       for (const std::string_view key :
            {"model.experts_per_token", "model.expert_width", "model.expert_every", "model.shared_expert",
             "model.router", "model.router_noise", "train.expert_capacity", "train.expert_order"}) {
-        if (deck_.find(key) != nullptr)
+        const DeckEntry* entry = deck_.find(key);
+        const auto is_key = [&](const ParamSpec& spec) {
+          return fmt::format("{}.{}", spec.section, spec.name) == key;
+        };
+        // A resolved deck has all keys.
+        if (entry != nullptr && entry->value != std::ranges::find_if(deck_params(), is_key)->default_value)
           report({key}, "{} needs [model] experts", key.substr(key.find('.') + 1));
       }
       return;

@@ -205,51 +205,63 @@ void KokkosOperations::run(const GroupedLinearBackwardWeight& op) {
 
 // ---- Routers: products with few columns, whose result is fp32
 
+namespace {
+
+template <class T>
+void router_forward(const RouterForward& op, const LinearSizes& sizes) {
+  float* logits = vector<float>(op.logits).data();
+  const std::int64_t columns = sizes.out;
+  blocked_product<T, T>(
+      "mylos::router_forward::tiles"_label, sizes.rows, sizes.out, sizes.in,
+      strided<const T>(activation_matrix(op.x)), strided<const T>(weight_matrix(op.w)),
+      KOKKOS_LAMBDA(std::int64_t row, Lanes at, Vec value) { at.store(logits + row * columns, value); });
+}
+
+template <class T>
+void router_backward_input(const RouterBackwardInput& op, const LinearSizes& sizes) {
+  const std::int64_t columns = sizes.in;
+  const T* residual = op.residual ? vector<const T>(op.residual).data() : nullptr;
+  T* dx = vector<T>(op.dx).data();
+  blocked_product<float, T>(
+      "mylos::router_backward_input::tiles"_label, sizes.rows, sizes.in, sizes.out,
+      strided<const float>(activation_matrix(op.dlogits)), strided<const T>(weight_matrix(op.w).transposed()),
+      KOKKOS_LAMBDA(std::int64_t row, Lanes at, Vec value) {
+        if (residual != nullptr) value = value + at.load(residual + row * columns);
+        at.store(dx + row * columns, value);
+      });
+}
+
+template <class T, class G>
+void router_backward_weight(const RouterBackwardWeight& op, const LinearSizes& sizes) {
+  const std::int64_t columns = sizes.out;
+  const bool accumulate = op.accumulate;
+  G* dw = vector<G>(op.dw).data();
+  blocked_product<T, float>(
+      "mylos::router_backward_weight::tiles"_label, sizes.in, sizes.out, sizes.rows,
+      strided<const T>(activation_matrix(op.x).transposed()),
+      strided<const float>(activation_matrix(op.dlogits)),
+      KOKKOS_LAMBDA(std::int64_t row, Lanes at, Vec value) {
+        G* to = dw + row * columns;
+        at.store(to, accumulate ? value + at.load(to) : value);
+      });
+}
+
+}  // namespace
+
 void KokkosOperations::run(const RouterForward& op) {
   const LinearSizes sizes = linear_sizes(op.x, op.w, {}, op.logits);
-  float* logits = vector<float>(op.logits).data();
-  dispatch_float(op.x.dtype, [&]<class T>(T) {
-    const std::int64_t columns = sizes.out;
-    blocked_product<T, T>(
-        "mylos::router_forward::tiles"_label, sizes.rows, sizes.out, sizes.in,
-        strided<const T>(activation_matrix(op.x)), strided<const T>(weight_matrix(op.w)),
-        KOKKOS_LAMBDA(std::int64_t row, Lanes at, Vec value) { at.store(logits + row * columns, value); });
-  });
+  dispatch_float(op.x.dtype, [&]<class T>(T) { router_forward<T>(op, sizes); });
 }
 
 void KokkosOperations::run(const RouterBackwardInput& op) {
   const LinearSizes sizes = linear_sizes(op.dx, op.w, {}, op.dlogits);
-  dispatch_float(op.dx.dtype, [&]<class T>(T) {
-    const std::int64_t columns = sizes.in;
-    const T* residual = op.residual ? vector<const T>(op.residual).data() : nullptr;
-    T* dx = vector<T>(op.dx).data();
-    blocked_product<float, T>(
-        "mylos::router_backward_input::tiles"_label, sizes.rows, sizes.in, sizes.out,
-        strided<const float>(activation_matrix(op.dlogits)),
-        strided<const T>(weight_matrix(op.w).transposed()),
-        KOKKOS_LAMBDA(std::int64_t row, Lanes at, Vec value) {
-          if (residual != nullptr) value = value + at.load(residual + row * columns);
-          at.store(dx + row * columns, value);
-        });
-  });
+  dispatch_float(op.dx.dtype, [&]<class T>(T) { router_backward_input<T>(op, sizes); });
 }
 
 void KokkosOperations::run(const RouterBackwardWeight& op) {
   const LinearSizes sizes = linear_sizes(op.x, op.dw, {}, op.dlogits);
   dispatch_float(op.x.dtype, [&]<class T>(T) {
-    dispatch_gradient<T>(op.dw.dtype, [&]<class G>(G) {
-      const std::int64_t columns = sizes.out;
-      const bool accumulate = op.accumulate;
-      G* dw = vector<G>(op.dw).data();
-      blocked_product<T, float>(
-          "mylos::router_backward_weight::tiles"_label, sizes.in, sizes.out, sizes.rows,
-          strided<const T>(activation_matrix(op.x).transposed()),
-          strided<const float>(activation_matrix(op.dlogits)),
-          KOKKOS_LAMBDA(std::int64_t row, Lanes at, Vec value) {
-            G* to = dw + row * columns;
-            at.store(to, accumulate ? value + at.load(to) : value);
-          });
-    });
+    dispatch_gradient<T>(op.dw.dtype, [&]<class G>(G) { router_backward_weight<T, G>(op, sizes); });
   });
 }
 

@@ -300,6 +300,19 @@ TEST_F(DrivenWatchdog, CountsFromTheBeginningOfTheCollective) {
       testing::AllOf(HasSubstr("stalled collective: rank 0 has been in "), HasSubstr("for more than 8.0 s")));
 }
 
+/// A rank whose rows the others wait for: the report names the exchange and its entry in the list.
+TEST_F(DrivenWatchdog, NamesTheExchangeOfRowsBetweenExperts) {
+  DrivenClock clock(scratch() / "clock");
+  Job job(train_arguments("run", {"--model.experts=4", "--parallel.expert=2", "--comm.heartbeat=1e6",
+                                  "--io.timeout=1e6", "--comm.timeout=8", "--checkpoint.every=0"}),
+          {.environment = {"MYLOS_FAULT=forward:1:3:stop", clock.variable()}});
+  job.wait_until([&] { return is_stopped(job.rank(1)); });
+  EXPECT_GE(seconds_until_end(job, clock), 8);
+  EXPECT_EQ(job.wait().exit_code, static_cast<int>(ExitCode::watchdog));
+  EXPECT_THAT(expect_status("run", "failed", ExitCode::watchdog),
+              HasSubstr("rank 0 has been in all_to_all [expert; forward "));
+}
+
 /// Time before a call to the file system does not count, nor does the time that ranks wait for each other.
 TEST_F(DrivenWatchdog, CountsFromTheBeginningOfTheCallToTheFileSystem) {
   DrivenClock clock(scratch() / "clock");

@@ -63,12 +63,13 @@ struct StagedCase {
   DType dtype = DType::fp32;
   bool tied = false;
   bool is_uneven = false;
+  bool has_experts = false;
 
   std::string text() const {
-    return fmt::format("{} on {} x {} x {}, {} chunks each, {}, {} micro-batches, recompute {}, {}, {}, {}",
+    return fmt::format("{} on {} x {} x {}, {} chunks each, {}, {} micro-batches, recompute {}, {}, {}, {}{}",
                        schedule, layout.pipeline, layout.data, layout.tensor, layout.chunks, layout.exchange,
                        micro_batches, static_cast<int>(recompute), name_of(dtype), tied ? "tied" : "untied",
-                       is_uneven ? "uneven" : "even");
+                       is_uneven ? "uneven" : "even", has_experts ? ", experts" : "");
   }
 };
 
@@ -84,8 +85,10 @@ std::vector<StagedCase> all_cases(int ranks) {
         for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::block}) {
           for (const DType dtype : {DType::fp32, DType::bf16}) {
             for (const bool tied : {false, true}) {
-              for (const bool is_uneven : {false, true})
-                cases.push_back({layout, schedule, m, recompute, dtype, tied, is_uneven});
+              for (const bool is_uneven : {false, true}) {
+                for (const bool has_experts : {false, true})
+                  cases.push_back({layout, schedule, m, recompute, dtype, tied, is_uneven, has_experts});
+              }
             }
           }
         }
@@ -123,6 +126,10 @@ class Stages : public testing::Test {
     model.vocab = 131;
     model.dropout = 0.1F;
     model.tied = own.tied;
+    if (own.has_experts) {
+      model.experts = {.count = 4, .width = 48, .every = 2, .has_shared = true, .capacity = 1.25};
+      model.experts.noise = RouterNoise::Kind::learned;
+    }
     const StagedLayout& layout = own.layout;
     RunConfig config = mini_config(model, std::int64_t{2} * layout.data * own.micro_batches, 16, layout.data,
                                    own.micro_batches);
@@ -130,6 +137,7 @@ class Stages : public testing::Test {
     config.train.recompute = own.recompute;
     config.guard.clip_norm = 0.0F;
     config.parallel.tensor = layout.tensor;
+    if (own.has_experts && layout.data % 2 == 0) config.parallel.expert = 2;
     if (layout.tensor > 1) config.parallel.splits = {.vocab = true, .sequence = true};
     const bool shards = std::string_view(layout.exchange) == "zero1";
     set_exchange(config, layout.exchange, shards ? layout.data : 1);

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -161,6 +162,55 @@ class ExpertReference : public testing::TestWithParam<std::string> {
 };
 INSTANTIATE_TEST_SUITE_P(Backends, ExpertReference, testing::ValuesIn(compute_backend_names()),
                          backend_test_name);
+
+/// With what the reference leaves out: noise, dropout and clipping.
+TEST_P(ExpertReference, EveryLayoutComputesWhatOneRankDoes) {
+  if (world_->size() == 1) GTEST_SKIP() << "needs several ranks";
+  const std::unique_ptr<Communicator> self = open_communicator("self", &backend_);
+  ModelConfig model{.layers = 3, .heads = 2, .width = 32, .context = 16, .vocab = 131, .dropout = 0.1F};
+  model.experts = {.count = 4, .width = 48, .every = 2, .capacity = 1.25, .by_choice = true, .z_loss = 1e-3F};
+  for (const auto noise : {RouterNoise::Kind::normal, RouterNoise::Kind::learned}) {
+    model.experts.noise = noise;
+    model.experts.has_shared = noise == RouterNoise::Kind::normal;
+    const auto train = [&](const RunConfig& run, Communicator& ranks) {
+      MemoryLedger ledger;
+      MiniTrainer trainer(backend_, ledger, ranks, run);
+      std::pair<std::vector<float>, std::vector<float>> losses_and_gradient;
+      for (std::int64_t step = 1; step <= 12; ++step) {
+        const StepScalars scalars = trainer.step(walk_tokens(run, step));
+        losses_and_gradient.first.insert(losses_and_gradient.first.end(),
+                                         {scalars.loss, scalars.gradient_norm});
+        if (step == 1) losses_and_gradient.second = trainer.gradient("h.1.moe.experts.c_fc.weight");
+      }
+      return losses_and_gradient;
+    };
+    const auto config = [&](const Layout& layout, std::int64_t ranks) {
+      RunConfig run = mini_config(model, 8, model.context, ranks / layout.tensor, layout.accumulation);
+      run.guard.clip_norm = 0.5F;
+      run.train.recompute = layout.recompute;
+      run.parallel.tensor = layout.tensor;
+      run.parallel.expert = layout.expert;
+      run.parallel.splits = {.vocab = layout.divides_more, .sequence = layout.divides_more};
+      set_exchange(run, layout.exchange, layout.exchange == "ddp" ? 1 : ranks / layout.tensor);
+      return run;
+    };
+    const auto alone = train(config({.accumulation = 2}, 1), *self);
+    for (const Layout& layout : layouts(world_->size(), model.experts.count)) {
+      SCOPED_TRACE(fmt::format("tensor {}, expert {}, {}, recompute {}{}", layout.tensor, layout.expert,
+                               layout.exchange, static_cast<int>(layout.recompute),
+                               layout.divides_more ? ", vocab, sequence" : ""));
+      const auto divided = train(config(layout, world_->size()), *world_);
+      for (std::size_t i = 0; i < alone.first.size(); ++i)
+        EXPECT_NEAR(divided.first[i] / alone.first[i], 1.0, 1e-4) << i;
+      double difference = 0.0, norm = 0.0;
+      for (std::size_t i = 0; i < alone.second.size(); ++i) {
+        difference += std::pow(divided.second[i] - alone.second[i], 2);
+        norm += std::pow(alone.second[i], 2);
+      }
+      EXPECT_LE(std::sqrt(difference), 1e-4 * std::sqrt(norm));
+    }
+  }
+}
 
 TEST_P(ExpertReference, HasLossesAndGradientsOfTheLoop) {
   const std::filesystem::path folder = std::filesystem::path(std::getenv("MYLOS_SOURCE")) / "tests/reference";

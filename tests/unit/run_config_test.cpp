@@ -22,6 +22,7 @@
 namespace mylos {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -348,6 +349,67 @@ std::string scratch_file(const std::string& name, const std::string& text) {
   const std::filesystem::path path = std::filesystem::path(testing::TempDir()) / name;
   std::ofstream(path) << text;
   return path.string();
+}
+
+TEST(RunConfig, TakesExperts) {
+  const Result result = configure_gpt2({{"model.experts", "8"},
+                                        {"parallel.expert", "4"},
+                                        {"parallel.exchange", "zero3"},
+                                        {"train.expert_capacity", "1.25"}},
+                                       8);
+  ASSERT_THAT(result.problems, IsEmpty());
+  const ExpertConfig& experts = result.config.model.experts;
+  EXPECT_EQ(experts.width, 3072);
+  EXPECT_EQ(experts.router, RouterKind::topk_softmax);
+  EXPECT_EQ(experts.places(1024), 320);
+  EXPECT_EQ(experts.places(3), 1);
+  const Coordinates last = result.config.parallel.coordinates(7);
+  EXPECT_EQ(last.extent(Axis::expert), 4);
+  EXPECT_EQ(last.extent(Axis::shard), 2);
+  EXPECT_EQ(last.index(Axis::expert), 3);
+  const Result one = configure_gpt2({{"model.experts", "8"}, {"model.experts_per_token", "1"}}, 8);
+  EXPECT_EQ(one.config.model.experts.router, RouterKind::softmax_topk);
+}
+
+TEST(RunConfig, RefusesExpertsThatCannotBe) {
+  struct Case {
+    Keys keys;
+    std::string problem;
+  };
+  const std::vector<Case> cases = {
+      {{{"model.experts", "6"}, {"parallel.expert", "4"}},
+       "expert = 4 must divide [model] experts = 6 and data = 8; use 1 or 2"},
+      {{{"model.experts", "8"},
+        {"parallel.expert", "2"},
+        {"parallel.data", "1"},
+        {"parallel.tensor", "4"},
+        {"parallel.pipeline", "2"}},
+       "expert = 2 must divide [model] experts = 8 and data = 1; use 1"},
+      {{{"model.experts", "8"},
+        {"parallel.expert", "4"},
+        {"parallel.exchange", "zero1"},
+        {"parallel.shard", "2"}},
+       "shard = 2 must be a multiple of expert = 4; use shard = 4, or 0 for all"},
+      {{{"parallel.expert", "2"}}, "expert = 2 needs [model] experts"},
+      {{{"model.expert_width", "64"}}, "expert_width needs [model] experts"},
+      {{{"train.expert_capacity", "2"}}, "expert_capacity needs [model] experts"},
+      {{{"model.experts", "2"}, {"model.experts_per_token", "3"}},
+       "experts_per_token = 3 must be at most experts = 2"},
+      {{{"model.experts", "2"}, {"model.experts_per_token", "1"}, {"model.router", "topk_softmax"}},
+       "the router learns nothing; use router = softmax_topk"},
+      {{{"model.experts", "2"}, {"model.expert_every", "13"}},
+       "expert_every = 13 must be at most layers = 12"},
+      {{{"model.experts", "2"}, {"model.expert_width", "6"}, {"parallel.tensor", "4"}},
+       "expert_width = 6 must be a multiple of [parallel] tensor = 4"},
+      {{{"model.experts", "2"},
+        {"parallel.expert", "2"},
+        {"parallel.pipeline", "2"},
+        {"parallel.schedule", "pipedream"},
+        {"model.tied", "false"},
+        {"optim.clip_norm", "0"}},
+       "expert = 2 cannot be used with schedule = pipedream yet; use expert = 1"}};
+  for (const Case& own : cases)
+    EXPECT_THAT(configure_gpt2(own.keys, 8).problems, Contains(HasSubstr(own.problem))) << own.problem;
 }
 
 TEST(RunConfig, TakesPipelines) {

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Runs of models with experts: checkpoints that another grid continues, evaluations on other numbers of
+// ranks, and conversions.
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/faults/run_fixture.hpp"
+
+namespace mylos::test {
+namespace {
+
+using testing::HasSubstr;
+
+class Experts : public RunTest {
+ protected:
+  Outcome train_experts(const std::string& run, int ranks, const Words& more = {}) const {
+    Words words = {"--model.experts=4", "--train.expert_capacity=1.25", "--model.router_noise=learned",
+                   "--optim.lr=1e-3"};
+    words.insert(words.end(), more.begin(), more.end());
+    return train(run, words, {.ranks = ranks});
+  }
+  double last_loss(const std::string& run) {
+    const MetricsTable table = steps_table(run);
+    return table.at("loss").back();
+  }
+};
+
+/// Weights are those of the checkpoint, whichever ranks read them, and the losses go on as on one rank.
+TEST_F(Experts, ContinueOnOtherGrids) {
+  ASSERT_EQ(train_experts("reference", 1).exit_code, 0);
+  struct Grid {
+    int ranks;
+    Words words;
+  };
+  const std::vector<Grid> grids = {
+      {1, {}},
+      {2, {"--parallel.expert=2"}},
+      {2, {"--parallel.tensor=2", "--parallel.vocab=true"}},
+      {4, {"--parallel.expert=2", "--parallel.exchange=zero3"}},
+      {4, {"--parallel.expert=2", "--parallel.tensor=2", "--parallel.exchange=zero1"}},
+      {4, {"--parallel.expert=2", "--parallel.pipeline=2"}}};
+  for (std::size_t i = 0; i < grids.size(); ++i) {
+    const Grid& first = grids[i];
+    const Grid& second = grids[(i + 3) % grids.size()];
+    const std::string run = fmt::format("run{}", i);
+    SCOPED_TRACE(run);
+    Words words = first.words;
+    words.emplace_back("--train.stop_step=4");
+    ASSERT_EQ(train_experts(run, first.ranks, words).exit_code, 0);
+    // A learning rate of nearly zero changes no weight.
+    fs::copy(run_path(run), run_path(run + "-still"), fs::copy_options::recursive);
+    words = second.words;
+    words.insert(words.end(), {"--train.stop_step=6", "--optim.weight_decay=0", "--restart"});
+    Words tiny = {"--model.experts=4", "--train.expert_capacity=1.25", "--model.router_noise=learned",
+                  "--optim.lr=1e-30"};
+    tiny.insert(tiny.end(), words.begin(), words.end());
+    const Outcome outcome = train(run + "-still", tiny, {.ranks = second.ranks});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    const Snapshot before = snapshot(run, 4);
+    for (const auto& [name, values] : snapshot(run + "-still", 6).tensors) {
+      if (name.starts_with("weights")) {
+        EXPECT_EQ(values, before.tensors.at(name)) << name;
+      }
+    }
+    words = second.words;
+    words.emplace_back("--restart");
+    const Outcome continued = train_experts(run, second.ranks, words);
+    ASSERT_EQ(continued.exit_code, 0) << continued.output;
+    EXPECT_NEAR(last_loss(run) / last_loss("reference"), 1.0, 1e-4);
+  }
+}
+
+TEST_F(Experts, AreEvaluatedOnAnyNumberOfRanks) {
+  ASSERT_EQ(train_experts("run", 2, {"--parallel.expert=2"}).exit_code, 0);
+  const auto eval = [&](int ranks) {
+    const Outcome outcome =
+        run_mylos({"eval", run_path("run").string(), "--data=" + tokens().string()}, {.ranks = ranks});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return outcome.output.substr(outcome.output.find("loss"), 12);
+  };
+  const std::string alone = eval(1);
+  EXPECT_EQ(eval(2), alone);
+  EXPECT_EQ(eval(3), alone);
+  const Outcome text =
+      run_mylos({"generate", run_path("run").string(), "--prompt=the", "--tokens=9"}, {.ranks = 1});
+  EXPECT_EQ(text.exit_code, 0) << text.output;
+  for (const char* target : {"hf", "llmc"}) {
+    const Outcome outcome = run_mylos(
+        {"convert", run_path("run").string(), (scratch() / target).string(), fmt::format("--to={}", target)},
+        {.ranks = 1});
+    EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage)) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("has experts, for which"));
+    EXPECT_FALSE(fs::exists(scratch() / target));
+  }
+}
+
+}  // namespace
+}  // namespace mylos::test

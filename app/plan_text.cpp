@@ -16,6 +16,7 @@ std::string plan_text(const RunConfig& config, const RunPlan& plan) {
   text += fmt::format(
       "model        {} layers, {} heads, width {}, context {}, vocabulary {} (padded to {}), {}\n", m.layers,
       m.heads, m.width, m.context, m.vocab, m.padded_vocab(), m.tied ? "tied" : "untied");
+  if (m.experts.count > 0) text += fmt::format("experts      {}\n", experts_text(m.experts));
   text += fmt::format("parameters   {} ({:.1f} M)\n", plan.parameters,
                       static_cast<double>(plan.parameters) * 1e-6);
   const std::string tensor = config.parallel.tensor > 1
@@ -36,10 +37,11 @@ std::string plan_text(const RunConfig& config, const RunPlan& plan) {
           ? fmt::format(", {} with {} emulated stages", config.parallel.schedule->name,
                         config.parallel.emulated_stages)
           : "";
-  text +=
-      fmt::format("layout       ranks {}: {}data {}{}, exchange {}{}\n", config.parallel.world_size(), tensor,
-                  config.parallel.data, has_stages ? pipeline : emulated, config.parallel.exchange->name,
-                  config.parallel.shard > 1 ? fmt::format(" among {}", config.parallel.shard) : "");
+  text += fmt::format("layout       ranks {}: {}data {}{}{}, exchange {}{}\n", config.parallel.world_size(),
+                      tensor, config.parallel.data,
+                      config.parallel.expert > 1 ? fmt::format(", expert {}", config.parallel.expert) : "",
+                      has_stages ? pipeline : emulated, config.parallel.exchange->name,
+                      config.parallel.shard > 1 ? fmt::format(" among {}", config.parallel.shard) : "");
   text += fmt::format("batch        {} sequences of {} tokens = {} micro-batch x {} accumulation x {} data\n",
                       t.global_batch, t.seq_len, t.micro_batch, t.accumulation, config.parallel.data);
   text += fmt::format(

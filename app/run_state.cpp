@@ -34,13 +34,18 @@ Json experts_json(const ExpertConfig& experts) {
 ExpertConfig parse_experts(const Json& model) {
   if (!model.has("experts") || !model.at("experts").is_object()) return {};
   const Json json = model.at("experts");
-  return {.count = json.integer("count"),
-          .per_token = json.integer("per_token"),
-          .width = json.integer("width"),
-          .every = json.integer("every"),
-          .has_shared = json.boolean("shared"),
-          .router = router_named(json.text("router")),
-          .noise = router_noise_named(json.text("noise"))};
+  const ExpertConfig experts = {.count = json.integer("count"),
+                                .per_token = json.integer("per_token"),
+                                .width = json.integer("width"),
+                                .every = json.integer("every"),
+                                .has_shared = json.boolean("shared"),
+                                .router = router_named(json.text("router")),
+                                .noise = router_noise_named(json.text("noise"))};
+  const auto is_within = [](std::int64_t value, std::int64_t most) { return value >= 1 && value <= most; };
+  if (!is_within(experts.count, 1024) || !is_within(experts.per_token, experts.count) ||
+      !is_within(experts.width, 1 << 20) || !is_within(experts.every, 1024))
+    fail(ExitCode::bad_data, "a model cannot have {}", experts_text(experts));
+  return experts;
 }
 
 ModelConfig parse_model(const Json& json) {

@@ -261,10 +261,12 @@ void losses_kernel(const RouterLosses& op, const Kokkos::View<double*, Memory>& 
         double z = 0.0;
         for (std::int64_t row = rows * span / spans; row < rows * (span + 1) / spans; ++row) {
           const float* own = scores + row * experts;
+          const std::int64_t sequence = row / tokens;
+          const std::int32_t* load = loads + sequence * experts;
           const float lse = RowScores(own, experts).lse;
           float sum = 0.0F;
           for (std::int64_t e = 0; e < experts; ++e)
-            sum += static_cast<float>(loads[row / tokens * experts + e]) * Kokkos::exp(own[e] - lse);
+            sum += static_cast<float>(load[e]) * Kokkos::exp(own[e] - lse);
           balance += sum;
           const double clean = RowScores(logits + row * experts, experts).lse;
           z += clean * clean;

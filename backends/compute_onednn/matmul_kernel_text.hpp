@@ -511,13 +511,15 @@ class Result {
   /// drops the sums beyond them. T is the factors' type; c's type is T or fp32.
   template <class T>
   void store(Range rows, Range columns, const float* sums, const float* bias) const {
-    if (c_.dtype == DType::fp32) {
-      accumulate_ ? store_as<float, true>(rows, columns, sums, bias)
-                  : store_as<float, false>(rows, columns, sums, bias);
-    } else {
-      accumulate_ ? store_as<T, true>(rows, columns, sums, bias)
-                  : store_as<T, false>(rows, columns, sums, bias);
+    if constexpr (!std::is_same_v<T, float>) {
+      if (c_.dtype != DType::fp32) {
+        accumulate_ ? store_as<T, true>(rows, columns, sums, bias)
+                    : store_as<T, false>(rows, columns, sums, bias);
+        return;
+      }
     }
+    accumulate_ ? store_as<float, true>(rows, columns, sums, bias)
+                : store_as<float, false>(rows, columns, sums, bias);
   }
 
  private:

@@ -222,10 +222,12 @@ void router_backward_input(const RouterBackwardInput& op, const LinearSizes& siz
   const std::int64_t columns = sizes.in;
   const T* residual = op.residual ? vector<const T>(op.residual).data() : nullptr;
   T* dx = vector<T>(op.dx).data();
+  const float scale = op.scale;
   blocked_product<float, T>(
       "mylos::router_backward_input::tiles"_label, sizes.rows, sizes.in, sizes.out,
       strided<const float>(activation_matrix(op.dlogits)), strided<const T>(weight_matrix(op.w).transposed()),
       KOKKOS_LAMBDA(std::int64_t row, Lanes at, Vec value) {
+        value = value * Vec(scale);
         if (residual != nullptr) value = value + at.load(residual + row * columns);
         at.store(dx + row * columns, value);
       });

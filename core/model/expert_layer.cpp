@@ -237,10 +237,7 @@ TensorRef ExpertLayer::backward(Recorder& run, const TensorRef& x_rows, const Te
   const BatchShape& s = run.shape();
   const TensorRef x = x_rows.reshaped({s.batch, s.seq, width_});
   const Routing r = routing(run);
-  // All ranks along the tensor axis have the whole gradient of the logits: one of them adds it to the sum.
-  // The result has one name on all.
-  const TensorRef result = run.tensor("d.experts.input", s.dtype, {s.rows(), width_});
-  const TensorRef dx = is_first_ ? run.tensor_like("d.experts.x", result) : result;
+  const TensorRef dx = run.tensor("d.experts.x", s.dtype, {s.rows(), width_});
   const Rows own = rows(run, 0);
   const std::int64_t active = own.count * config_.per_token;
   const TensorRef d_gates = run.tensor_like("d.router.gates", r.gates);
@@ -302,21 +299,20 @@ TensorRef ExpertLayer::backward(Recorder& run, const TensorRef& x_rows, const Te
                      .balance_scale = config_.balance_loss * run.gradient_scale(),
                      .z_scale = config_.z_loss * run.gradient_scale(),
                      .scalars = run.scalars()});
+  // All ranks along the tensor axis have the whole gradient of the logits; each adds its share to the sum.
   const auto through = [&](const Parameter& weight, const TensorRef& gradient, const TensorRef& sum,
-                           const TensorRef& y) {
+                           const char* name) {
+    const TensorRef y = run.tensor_like(name, sum);
     run(RouterBackwardWeight{.x = x, .dlogits = gradient, .dw = run.gradient(weight)});
-    if (!is_first_) return;
-    run(RouterBackwardInput{
-        .dlogits = gradient, .w = run.weight(weight), .residual = own.of(sum), .dx = own.of(y)});
+    run(RouterBackwardInput{.dlogits = gradient,
+                            .w = run.weight(weight),
+                            .residual = own.of(sum),
+                            .dx = own.of(y),
+                            .scale = static_cast<float>(inner_) / static_cast<float>(config_.width)});
+    return y;
   };
-  if (d_noise) {
-    const TensorRef sum = is_first_ ? run.tensor_like("d.router.x", result) : result;
-    through(router_, d_logits, dx, sum);
-    through(*noise_, d_noise, sum, result);
-  } else {
-    through(router_, d_logits, dx, result);
-  }
-  return result;
+  const TensorRef sum = through(router_, d_logits, dx, "d.router.x");
+  return d_noise ? through(*noise_, d_noise, sum, "d.noise.x") : sum;
 }
 
 }  // namespace mylos

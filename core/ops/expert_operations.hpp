@@ -58,10 +58,11 @@ struct RouterForward {
   double flops() const { return 2.0 * static_cast<double>(logits.size() * w.shape[0]); }
 };
 
-/// dx = (residual or 0) + dlogits wᵀ. dlogits (B, T, E) fp32; residual, dx (B, T, C); dx may share the memory
-/// of residual.
+/// dx = (residual or 0) + scale dlogits wᵀ. dlogits (B, T, E) fp32; residual, dx (B, T, C); dx may share the
+/// memory of residual.
 struct RouterBackwardInput {
   TensorRef dlogits{}, w{}, residual{}, dx{};
+  float scale = 1.0F;
 
   static constexpr std::string_view name = "router_backward_input";
   static void operands(auto& op, const auto& visit) {

@@ -126,7 +126,8 @@ void router_products(CaseTable& table, bool full_size, const Router& s, DType dt
     table.add({.op = Op::router_backward_input,
                .full_size = full_size,
                .detail = fmt::format("{}{}", detail, residual),
-               .operands = std::move(operands)});
+               .operands = std::move(operands),
+               .scale = std::string_view(residual).empty() ? 1.0F : 0.25F});
   }
   for (const DType gradient : gradient_types(dtype)) {
     for (const bool accumulate : {false, true}) {

@@ -191,6 +191,7 @@ void with_operation(const OpCase& c, const Tensor& tensor, const CaseMemory& mem
       record.stddev = c.scale;
     }
     if constexpr (std::is_same_v<Record, SumOfSquares>) record.factor = c.scale;
+    if constexpr (std::is_same_v<Record, RouterBackwardInput>) record.scale = c.scale;
     if constexpr (std::is_same_v<Record, EmbeddingBackward>) {
       record.accumulate_wte = c.accumulate;
       record.accumulate_wpe = c.accumulate_second;

@@ -343,9 +343,12 @@ void run_oracle(const OpCase& c, Arrays& arrays) {
     case Op::router_forward:
       arrays["logits"] = oracle::router_forward(in("x"), in("w"));
       break;
-    case Op::router_backward_input:
-      arrays["dx"] = oracle::router_backward_input(in("dlogits"), in("w"), in("residual"));
+    case Op::router_backward_input: {
+      Array scaled = in("dlogits");
+      for (double& value : scaled.values) value *= c.scale;
+      arrays["dx"] = oracle::router_backward_input(scaled, in("w"), in("residual"));
       break;
+    }
     case Op::router_backward_weight:
       oracle::router_backward_weight(in("x"), in("dlogits"), c.accumulate, arrays.at("dw"));
       break;

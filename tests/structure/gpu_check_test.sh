@@ -43,7 +43,7 @@ for name in reference_test unit_test allocation_test parallel_test parallel_trai
 done
 program ops_benchmark <<<'echo measured'
 program mlp_benchmark <<<'echo measured'
-printf '#!/bin/sh\n' >"$folder/gpu_restart"
+printf '#!/bin/sh\n' | tee "$folder"/gpu_{layout,restart} >/dev/null
 
 # expect TEXT stops unless the last call printed it.
 expect() {

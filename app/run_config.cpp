@@ -175,13 +175,13 @@ class CrossChecks {
     check_end_time();
     check_seq_len();
     check_tensor();
-    check_expert_layout();
     check_replicas();
     check_pipeline();
     check_layout();
     check_shard();
     check_batch();
     check_schedule();
+    check_expert_layout();
     check_stages();
     check_splits();
     choose_grad_dtype();
@@ -335,15 +335,14 @@ class CrossChecks {
     if (!known({"model.experts"})) return;
     const std::int64_t experts = integer("model.experts");
     if (experts == 0) {
+      // A resolved deck has all keys.
+      DeckErrors ignored;
+      const ParamValues defaults = resolve_deck(Deck(), deck_params(), {}, ignored);
       for (const std::string_view key :
            {"model.experts_per_token", "model.expert_width", "model.expert_every", "model.shared_expert",
-            "model.router", "model.router_noise", "train.expert_capacity", "train.expert_order"}) {
-        const DeckEntry* entry = deck_.find(key);
-        const auto is_key = [&](const ParamSpec& spec) {
-          return fmt::format("{}.{}", spec.section, spec.name) == key;
-        };
-        // A resolved deck has all keys.
-        if (entry != nullptr && entry->value != std::ranges::find_if(deck_params(), is_key)->default_value)
+            "model.router", "model.router_noise", "train.expert_capacity", "train.expert_order",
+            "train.balance_loss", "train.router_z_loss"}) {
+        if (known({key}) && given_.all().find(key)->second != defaults.all().find(key)->second)
           report({key}, "{} needs [model] experts", key.substr(key.find('.') + 1));
       }
       return;
@@ -367,23 +366,6 @@ class CrossChecks {
       report({"model.router", "model.experts_per_token"},
              "[model] router = topk_softmax with experts_per_token = 1 gives every expert the weight 1, so "
              "that the router learns nothing; use router = softmax_topk");
-    }
-  }
-
-  void check_expert_layout() {
-    if (!known({"model.experts"}) || integer("model.experts") == 0) return;
-    if (known({"model.expert_width", "parallel.tensor"}) &&
-        integer("model.expert_width") % integer("parallel.tensor") != 0) {
-      report({"model.expert_width", "parallel.tensor"},
-             "[model] expert_width = {} must be a multiple of [parallel] tensor = {}",
-             integer("model.expert_width"), integer("parallel.tensor"));
-    }
-    const bool is_asynchronous =
-        known({"parallel.schedule"}) && values_.text("parallel.schedule").starts_with("pipedream");
-    if (is_asynchronous && known({"parallel.expert"}) && integer("parallel.expert") > 1) {
-      report({"parallel.expert", "parallel.schedule"},
-             "[parallel] expert = {} cannot be used with schedule = {} yet; use expert = 1",
-             integer("parallel.expert"), values_.text("parallel.schedule"));
     }
   }
 
@@ -972,7 +954,6 @@ class CrossChecks {
     } else if (exchange.shards) {
       values_.set("parallel.shard", fmt::format("{}", shard == 0 ? data : shard));
     }
-    check_expert_ranks();
     if (known({"backend.autotune", "parallel.tensor", "parallel.vocab"}) &&
         values_.boolean("backend.autotune") && values_.integer("parallel.tensor") > 1 &&
         !values_.boolean("parallel.vocab")) {
@@ -984,11 +965,17 @@ class CrossChecks {
     }
   }
 
-  void check_expert_ranks() {
-    if (!known({"parallel.expert", "model.experts", "parallel.data"})) return;
-    const std::int64_t ranks = integer("parallel.expert");
-    if (ranks == 1) return;
+  void check_expert_layout() {
+    if (!known({"parallel.expert", "model.experts"})) return;
     const std::int64_t experts = integer("model.experts");
+    if (experts > 0 && known({"model.expert_width", "parallel.tensor"}) &&
+        integer("model.expert_width") % integer("parallel.tensor") != 0) {
+      report({"model.expert_width", "parallel.tensor"},
+             "[model] expert_width = {} must be a multiple of [parallel] tensor = {}",
+             integer("model.expert_width"), integer("parallel.tensor"));
+    }
+    const std::int64_t ranks = integer("parallel.expert");
+    if (ranks == 1 || !known({"parallel.data"})) return;
     const std::int64_t data = integer("parallel.data");
     if (experts == 0) {
       report({"parallel.expert", "model.experts"}, "[parallel] expert = {} needs [model] experts", ranks);
@@ -996,12 +983,18 @@ class CrossChecks {
       report({"parallel.expert", "model.experts"},
              "[parallel] expert = {} must divide [model] experts = {} and data = {}; use {}", ranks, experts,
              data, divisors_near(std::gcd(experts, data), ranks));
-    } else if (known({"parallel.shard"}) &&
+    } else if (known({"parallel.shard", "parallel.exchange"}) &&
                find_kind(exchanges(), values_.text("parallel.exchange")).shards &&
                std::stoll(values_.text("parallel.shard")) % ranks != 0) {
       report({"parallel.expert", "parallel.shard"},
              "[parallel] shard = {} must be a multiple of expert = {}; use shard = {}, or 0 for all",
              values_.text("parallel.shard"), ranks, ranks);
+    }
+    if (known({"parallel.schedule"}) &&
+        find_kind(schedules(), values_.text("parallel.schedule")).is_asynchronous()) {
+      report({"parallel.expert", "parallel.schedule"},
+             "[parallel] expert = {} cannot be used with schedule = {} yet; use expert = 1", ranks,
+             values_.text("parallel.schedule"));
     }
   }
 

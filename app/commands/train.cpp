@@ -80,8 +80,11 @@ ModelConfig shape_to_continue(Deck deck, const std::string& path) {
   if (directory == nullptr) return look_at_model(path).model;
   const std::filesystem::path resolved = RunPaths{expand_path(directory->value)}.resolved_deck();
   DeckErrors ignored;
-  if (std::filesystem::exists(resolved, unknown))
+  if (std::filesystem::exists(resolved, unknown)) {
     deck = Deck::parse(read_text_file(resolved), resolved.string(), ignored);
+  } else if (deck.find("model.experts") != nullptr) {
+    return look_at_model(path).model;  // the other keys of experts may be open
+  }
   const auto number = [&](const char* key) {
     const DeckEntry* entry = deck.find(key);
     return entry == nullptr ? 0 : std::atoll(entry->value.c_str());
@@ -255,8 +258,7 @@ int open_initial(const MpiRuntime& mpi, const RunConfig& config, const Tokenizer
     check_same("context", wanted.context, std::min(wanted.context, model.context));
     check_same("vocab", wanted.vocab, model.vocab);
     check_same("tied", wanted.tied, model.tied);
-    if (!wanted.experts.is_like(model.experts))
-      fail(ExitCode::usage, "the experts of this run are not those of {}", config.init);
+    check_same("experts", experts_text(wanted.experts), experts_text(model.experts));
     const TokenizerIdentity& known = source->origin().tokenizer;
     if (may_be_same(known, tokenizer)) return;
     fail(ExitCode::usage, "[model] init = {} is a model of tokens of {}, but the data are tokens of {}",

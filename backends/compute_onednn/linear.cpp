@@ -66,9 +66,9 @@ std::size_t scratch_bytes(const PlannedProduct& p, std::int64_t rows) {
 }
 
 std::size_t grouped_scratch_bytes(const PlannedProduct& p) {
-  return std::max({Matmul::most_scratch_bytes_of_rows(p.dtype, p.rows, p.out, p.in, p.threads),
-                   Matmul::most_scratch_bytes_of_rows(p.dtype, p.rows, p.in, p.out, p.threads),
-                   Matmul::most_scratch_bytes_of_sums(p.dtype, p.in, p.out, p.rows, p.threads)});
+  return std::max({Matmul::most_scratch_bytes(p.dtype, p.rows, p.out, p.in, false, p.threads),
+                   Matmul::most_scratch_bytes(p.dtype, p.rows, p.in, p.out, false, p.threads),
+                   Matmul::most_scratch_bytes(p.dtype, p.in, p.out, p.rows, true, p.threads)});
 }
 
 /// Makes the oneDNN products of `rows` rows that the functions below choose; returns the bytes of their
@@ -204,7 +204,7 @@ bool OnednnOperations::run(const GroupedLinearForward& op) {
   if (!Matmul::supports(op.x.dtype)) return false;
   const std::int64_t in = op.w.shape[1];
   const std::int64_t out = op.w.shape[2];
-  own_.reserve(Matmul::most_scratch_bytes_of_rows(op.x.dtype, op.x.shape[1], out, in, 0));
+  own_.reserve(Matmul::most_scratch_bytes(op.x.dtype, op.x.shape[1], out, in, false, 0));
   for_each_run(op.offsets, op.x.shape[1], [&](const ExpertRows& rows) {
     const TensorRef y = rows.of(op.y);
     own_.multiply(rows.count, out, in, activation_matrix(rows.of(op.x)),
@@ -219,7 +219,7 @@ bool OnednnOperations::run(const GroupedLinearBackwardInput& op) {
   if (!Matmul::supports(op.dy.dtype)) return false;
   const std::int64_t in = op.w.shape[1];
   const std::int64_t out = op.w.shape[2];
-  own_.reserve(Matmul::most_scratch_bytes_of_rows(op.dy.dtype, op.dy.shape[1], in, out, 0));
+  own_.reserve(Matmul::most_scratch_bytes(op.dy.dtype, op.dy.shape[1], in, out, false, 0));
   for_each_run(op.offsets, op.dy.shape[1], [&](const ExpertRows& rows) {
     const TensorRef dx = rows.of(op.dx);
     own_.multiply(rows.count, in, out, activation_matrix(rows.of(op.dy)),
@@ -234,7 +234,7 @@ bool OnednnOperations::run(const GroupedLinearBackwardWeight& op) {
   if (!Matmul::supports(op.x.dtype)) return false;
   const std::int64_t in = op.dw.shape[1];
   const std::int64_t out = op.dw.shape[2];
-  own_.reserve(Matmul::most_scratch_bytes_of_sums(op.x.dtype, in, out, op.x.shape[1], 0));
+  own_.reserve(Matmul::most_scratch_bytes(op.x.dtype, in, out, op.x.shape[1], true, 0));
   std::vector<bool> has_rows(static_cast<std::size_t>(op.dw.shape[0]), op.accumulate);
   for_each_run(op.offsets, op.x.shape[1], [&](const ExpertRows& rows) {
     auto&& adds = has_rows[static_cast<std::size_t>(rows.expert)];

@@ -98,22 +98,16 @@ std::size_t Matmul::scratch_bytes(DType type, std::int64_t m, std::int64_t n, st
       .bytes();
 }
 
-std::size_t Matmul::most_scratch_bytes_of_rows(DType type, std::int64_t m, std::int64_t n, std::int64_t k,
-                                               int threads) {
-  // The division depends on the number of blocks of rows.
-  const std::int64_t block = kernel_for(type)->tile.rows;
+std::size_t Matmul::most_scratch_bytes(DType type, std::int64_t m, std::int64_t n, std::int64_t k,
+                                       bool a_is_transposed, int threads) {
+  // The division depends on the number of blocks only.
+  const MatmulTile& tile = kernel_for(type)->tile;
+  std::int64_t& varied = a_is_transposed ? k : m;
+  const std::int64_t limit = varied;
+  const std::int64_t block = a_is_transposed ? tile.k_multiple : tile.rows;
   std::size_t most = 0;
-  for (std::int64_t rows = block; rows < m + block; rows += block)
-    most = std::max(most, scratch_bytes(type, rows, n, k, false, threads));
-  return most;
-}
-
-std::size_t Matmul::most_scratch_bytes_of_sums(DType type, std::int64_t m, std::int64_t n, std::int64_t k,
-                                               int threads) {
-  const std::int64_t block = kernel_for(type)->tile.k_multiple;
-  std::size_t most = 0;
-  for (std::int64_t values = block; values < k + block; values += block)
-    most = std::max(most, scratch_bytes(type, m, n, values, true, threads));
+  for (varied = block; varied < limit + block; varied += block)
+    most = std::max(most, scratch_bytes(type, m, n, k, a_is_transposed, threads));
   return most;
 }
 

@@ -37,12 +37,10 @@ class Matmul {
   /// a row of `a` are not contiguous.
   static std::size_t scratch_bytes(DType type, std::int64_t m, std::int64_t n, std::int64_t k,
                                    bool a_is_transposed, int threads);
-  /// The most scratch memory of products with 1 to m rows, and of products that sum over 1 to k values and
-  /// whose `a` is transposed.
-  static std::size_t most_scratch_bytes_of_rows(DType type, std::int64_t m, std::int64_t n, std::int64_t k,
-                                                int threads);
-  static std::size_t most_scratch_bytes_of_sums(DType type, std::int64_t m, std::int64_t n, std::int64_t k,
-                                                int threads);
+  /// The most scratch memory of products with 1 to m rows or, if `a_is_transposed`, that sum over 1 to k
+  /// values.
+  static std::size_t most_scratch_bytes(DType type, std::int64_t m, std::int64_t n, std::int64_t k,
+                                        bool a_is_transposed, int threads);
   void reserve(std::size_t bytes) { scratch_.reserve(bytes); }
 
  private:

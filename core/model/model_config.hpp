@@ -20,12 +20,6 @@ enum class Recompute : std::uint8_t {
   block,      ///< all, from each block's input
 };
 
-constexpr std::string_view name_of(RouterKind kind) {
-  return kind == RouterKind::topk_softmax ? "topk_softmax" : "softmax_topk";
-}
-constexpr std::string_view name_of(RouterNoise::Kind kind) {
-  return kind == RouterNoise::Kind::none ? "none" : kind == RouterNoise::Kind::normal ? "normal" : "learned";
-}
 /// The kind with this name; throws ExitCode::bad_data if there is none.
 RouterKind router_named(std::string_view name);
 RouterNoise::Kind router_noise_named(std::string_view name);
@@ -45,12 +39,6 @@ struct ExpertConfig {
   float balance_loss = 0.01F;
   float z_loss = 0.0F;
 
-  /// Whether models with these two have the same weights, and compute the same with them.
-  bool is_like(const ExpertConfig& other) const {
-    return count == other.count &&
-           (count == 0 || (per_token == other.per_token && width == other.width && every == other.every &&
-                           has_shared == other.has_shared && router == other.router && noise == other.noise));
-  }
   /// Whether a block, counted from 0, has experts.
   bool are_in(std::int64_t layer) const { return count > 0 && (layer + 1) % every == 0; }
   /// The most pairs of a sequence that an expert takes; 0 for no limit (Lepikhin et al., "GShard", 2020).
@@ -62,7 +50,8 @@ struct ExpertConfig {
   }
 };
 
-/// "8 experts of width 3072, 2 per token, router topk_softmax"; empty if there are none.
+/// "8 experts of width 3072, 2 per token, router topk_softmax": all that two models must have in common;
+/// empty if there are none.
 std::string experts_text(const ExpertConfig& experts);
 
 /// Radford et al., "Language models are unsupervised multitask learners", 2019.

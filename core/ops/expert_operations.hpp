@@ -46,6 +46,13 @@ struct RouterNoise {
   const StepScalars* scalars = nullptr;  // device memory
 };
 
+constexpr std::string_view name_of(RouterKind kind) {
+  return kind == RouterKind::topk_softmax ? "topk_softmax" : "softmax_topk";
+}
+constexpr std::string_view name_of(RouterNoise::Kind kind) {
+  return kind == RouterNoise::Kind::none ? "none" : kind == RouterNoise::Kind::normal ? "normal" : "learned";
+}
+
 /// logits = x w, in fp32. x (B, T, C), w (C, E), logits (B, T, E) fp32.
 struct RouterForward {
   TensorRef x{}, w{}, logits{};

@@ -72,6 +72,37 @@ TEST_F(Experts, ContinueOnOtherGrids) {
   }
 }
 
+/// With a learning rate of 0, what is dropped in training shows in its loss only.
+TEST_F(Experts, DropNothingInEvaluations) {
+  const Words common = {"--model.experts=4", "--optim.lr=0", "--train.steps=2",
+                        "--data.valid=" + tokens().string(), "--eval.every=1"};
+  for (const char* capacity : {"0", "0.3"}) {
+    Words words = common;
+    words.push_back(fmt::format("--train.expert_capacity={}", capacity));
+    const Outcome outcome = train(fmt::format("capacity{}", capacity), words, {.ranks = 1});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  }
+  EXPECT_EQ(read_table("capacity0.3", "eval").at("loss"), read_table("capacity0", "eval").at("loss"));
+  EXPECT_NE(steps_table("capacity0.3").at("loss"), steps_table("capacity0").at("loss"));
+}
+
+/// The deck that a run with other weights to begin with continues may leave all of their shape open.
+TEST_F(Experts, BeginWithTheWeightsOfOthers) {
+  ASSERT_EQ(train_experts("first", 1).exit_code, 0);
+  const std::string init = "--model.init=" + run_path("first").string();
+  const Outcome begun = train("second", {init, "--train.stop_step=2", "--optim.lr=0"}, {.ranks = 2});
+  ASSERT_EQ(begun.exit_code, 0) << begun.output;
+  EXPECT_EQ(snapshot("second", 2).tensors.at("weights.h5:h.0.moe.router.weight"),
+            snapshot("first", 8).tensors.at("weights.h5:h.0.moe.router.weight"));
+  EXPECT_EQ(train("second", {init, "--restart"}, {.ranks = 2}).exit_code, 0);
+  fs::remove(run_path("second") / "resolved.deck");
+  const Outcome without = train("second", {init, "--model.experts=4", "--restart"}, {.ranks = 1});
+  EXPECT_EQ(without.exit_code, 0) << without.output;
+  const Outcome others = train("third", {init, "--model.experts=2"}, {.ranks = 1});
+  EXPECT_EQ(others.exit_code, static_cast<int>(ExitCode::usage)) << others.output;
+  EXPECT_THAT(others.output, HasSubstr("[model] experts = 2, but experts = 4 in"));
+}
+
 TEST_F(Experts, AreEvaluatedOnAnyNumberOfRanks) {
   ASSERT_EQ(train_experts("run", 2, {"--parallel.expert=2"}).exit_code, 0);
   const auto eval = [&](int ranks) {

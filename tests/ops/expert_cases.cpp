@@ -22,10 +22,6 @@ constexpr std::array<RouterKind, 2> router_kinds = {RouterKind::topk_softmax, Ro
 constexpr std::array<RouterNoise::Kind, 3> noises = {RouterNoise::Kind::none, RouterNoise::Kind::normal,
                                                      RouterNoise::Kind::learned};
 
-std::string_view text_of(RouterKind kind) {
-  return kind == RouterKind::topk_softmax ? "topk_softmax" : "softmax_topk";
-}
-
 std::string_view text_of(RouterNoise::Kind kind) {
   constexpr std::array<std::string_view, 3> texts = {"", "_normal", "_learned"};
   return texts[static_cast<std::size_t>(kind)];
@@ -162,7 +158,7 @@ void router_choice(CaseTable& table, bool full_size, const Choice& s, RouterKind
                    RouterNoise::Kind noise) {
   OpCase c{.op = Op::router_choice,
            .full_size = full_size,
-           .detail = fmt::format("{}_{}{}", detail_of(s), text_of(kind), text_of(noise)),
+           .detail = fmt::format("{}_{}{}", detail_of(s), name_of(kind), text_of(noise)),
            .operands = {logits_of(s, 8.0)},
            .router = kind,
            .noise = noise,
@@ -218,7 +214,7 @@ void router_gradient(CaseTable& table, bool full_size, const Choice& s, RouterKi
   };
   OpCase c{.op = Op::router_gradient,
            .full_size = full_size,
-           .detail = fmt::format("{}_{}{}{}{}", detail_of(s), text_of(kind), text_of(noise),
+           .detail = fmt::format("{}_{}{}{}{}", detail_of(s), name_of(kind), text_of(noise),
                                  balance_scale == 0.0F ? "" : "_balance", z_scale == 0.0F ? "" : "_z"),
            .operands = {logits_of(s, 3.0), derived("choices", DType::int32, chosen),
                         derived("gates", DType::fp32, chosen), input("dgates", DType::fp32, chosen),

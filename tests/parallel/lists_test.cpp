@@ -21,7 +21,8 @@
 namespace mylos {
 namespace {
 
-/// The calls of programs that reach a communicator, in order, as "operation, axes, bytes, program".
+/// The calls of programs that reach a communicator of several ranks, in order, as "operation, axes, bytes,
+/// program".
 std::vector<std::string> calls;
 int num_progressed = 0;
 
@@ -38,7 +39,7 @@ class NotedCalls final : public ForwardingCommunicator {
 
  private:
   Request start(const CommCall& call) override {
-    if (const CallSite* site = current_call_site()) {
+    if (const CallSite* site = current_call_site(); site != nullptr && next().size() > 1) {
       calls.push_back(fmt::format("{} of {} bytes among {}, {} {}:{}", name_of(call.operation),
                                   call.payload_bytes(), next().size(), site->program, site->where.file_name(),
                                   site->where.line()));
@@ -51,8 +52,8 @@ class Lists : public testing::Test {
  protected:
   int ranks() const { return world_->size(); }
 
-  /// Calls visit(config) for each exchange with tensor, vocabulary and sequence parallelism, accumulation and
-  /// types.
+  /// Calls visit(config) for each exchange with tensor, vocabulary and sequence parallelism, accumulation,
+  /// types and experts.
   template <class Visit>
   void for_all_layouts(const Visit& visit) {
     for (const ExchangeKind* exchange : exchanges()) {
@@ -76,6 +77,14 @@ class Lists : public testing::Test {
               SCOPED_TRACE(fmt::format("{} among {}, tensor {}, divides more {}, accumulation {}",
                                        exchange->name, shard, tensor, divides_more, accumulation));
               visit(config);
+              for (const std::int64_t expert : {1, 2}) {
+                if (accumulation != 3 || data % expert != 0 || (exchange->shards && shard % expert != 0))
+                  continue;
+                RunConfig routed = config;
+                routed.model.experts = {.count = 4, .width = 36, .has_shared = true, .capacity = 1.25};
+                routed.parallel.expert = expert;
+                visit(routed);
+              }
             }
           }
         }

@@ -18,6 +18,7 @@
 #include "core/base/kinds.hpp"
 #include "core/model/model_programs.hpp"
 #include "parallel/plan/choose_cuts.hpp"
+#include "parallel/plan/run_plan.hpp"
 #include "parallel/plan/simulation.hpp"
 #include "parallel/plan/unit_costs.hpp"
 #include "parallel/schedule/schedule_file.hpp"
@@ -67,6 +68,29 @@ TEST(UnitCosts, HasTheUnitsInTheOrderOfTheModel) {
   EXPECT_EQ(parameters, parameters_of(small_config().model).num_parameters());
   for (std::size_t i = 0; i + 1 < units.size(); ++i) EXPECT_EQ(units[i].output_bytes, 4 * 32 * 64 * 4);
   EXPECT_EQ(units.back().output_bytes, 0);
+}
+
+/// A block and its experts are one unit; the others have the costs of a dense model.
+TEST(UnitCosts, AreThoseOfTheExpertsThatATokenUses) {
+  StepConfig config = gpt2_config();
+  const std::vector<UnitCost> dense = unit_costs(config);
+  config.model.experts = {.count = 8, .per_token = 2, .width = 4 * 768, .every = 2, .capacity = 0.5};
+  const std::vector<UnitCost> units = unit_costs(config);
+  ASSERT_EQ(units.size(), dense.size());
+  EXPECT_EQ(units[1].forward, dense[1].forward);
+  EXPECT_EQ(units[1].parameters, dense[1].parameters);
+  const double layer = 2.0 * 256 * 8 * 768 * 768;
+  EXPECT_NEAR(units[2].forward, dense[2].forward + layer, 0.01 * layer);
+  EXPECT_NEAR(units[2].weight, dense[2].weight + layer, 0.01 * layer);
+  std::int64_t parameters = 0;
+  for (const UnitCost& unit : units) parameters += unit.parameters;
+  EXPECT_EQ(parameters, parameters_of(config.model).num_parameters());
+  // A token uses two experts of eight in every second block.
+  const double expert = 8.0 * 768 * 768 + 5 * 768;
+  const double idle = 6.0 * static_cast<double>(config.model.layers / 2 * 6) * expert;
+  EXPECT_DOUBLE_EQ(model_flops_per_token(config.model, parameters, 256),
+                   6.0 * static_cast<double>(parameters) - idle +
+                       12.0 * static_cast<double>(config.model.layers * 768 * 256));
 }
 
 TEST(UnitCosts, AreThoseOfTheProducts) {

@@ -58,6 +58,17 @@ std::vector<std::int64_t> places_of(const PlacedBox& placed) {
   return places;
 }
 
+/// Two dimensions make no matrix of them.
+TEST(Parameters, BiasesOfExpertsNeverDecay) {
+  ModelConfig model{.layers = 2, .heads = 2, .width = 8, .context = 4, .vocab = 11};
+  model.experts = {.count = 3, .width = 16, .has_shared = true, .noise = RouterNoise::Kind::learned};
+  const ParameterTable table = parameters_of(model);
+  for (const Parameter& parameter : table.parameters()) {
+    const bool is_matrix = parameter.name.ends_with(".weight") && !parameter.is_norm;
+    EXPECT_EQ(parameter.decay, is_matrix) << parameter.name;
+  }
+}
+
 TEST(Box, CoversARangeWithAFewBoxesInOrder) {
   const Shape shape = {3, 4, 5};
   for (std::int64_t begin = 0; begin <= 60; ++begin) {

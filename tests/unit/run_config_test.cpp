@@ -393,6 +393,7 @@ TEST(RunConfig, RefusesExpertsThatCannotBe) {
       {{{"parallel.expert", "2"}}, "expert = 2 needs [model] experts"},
       {{{"model.expert_width", "64"}}, "expert_width needs [model] experts"},
       {{{"train.expert_capacity", "2"}}, "expert_capacity needs [model] experts"},
+      {{{"train.balance_loss", "0.02"}}, "balance_loss needs [model] experts"},
       {{{"model.experts", "2"}, {"model.experts_per_token", "3"}},
        "experts_per_token = 3 must be at most experts = 2"},
       {{{"model.experts", "2"}, {"model.experts_per_token", "1"}, {"model.router", "topk_softmax"}},
@@ -410,6 +411,9 @@ TEST(RunConfig, RefusesExpertsThatCannotBe) {
        "expert = 2 cannot be used with schedule = pipedream yet; use expert = 1"}};
   for (const Case& own : cases)
     EXPECT_THAT(configure_gpt2(own.keys, 8).problems, Contains(HasSubstr(own.problem))) << own.problem;
+  // A default may be said, in whatever form.
+  EXPECT_THAT(configure_gpt2({{"train.expert_capacity", "0.0"}, {"train.balance_loss", "1e-2"}}, 8).problems,
+              IsEmpty());
 }
 
 TEST(RunConfig, TakesPipelines) {

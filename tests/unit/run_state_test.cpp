@@ -90,6 +90,27 @@ TEST(RunState, IsReadBackAsItWasWritten) {
   EXPECT_TRUE(read.evaluation_due);
 }
 
+/// Checkpoints from before there were experts have none.
+TEST(RunState, KeepsExperts) {
+  RunState state = some_state();
+  state.model.experts = {.count = 6,
+                         .per_token = 3,
+                         .width = 24,
+                         .every = 2,
+                         .has_shared = true,
+                         .router = RouterKind::softmax_topk,
+                         .noise = RouterNoise::Kind::learned};
+  std::string text = state_text(state);
+  EXPECT_EQ(experts_text(parse_state(text, "here", 7).model.experts), experts_text(state.model.experts));
+  text.replace(text.find("\"experts\""), 9, "\"another\"");
+  EXPECT_EQ(parse_state(text, "here", 7).model.experts.count, 0);
+  state.model.experts.every = 0;
+  EXPECT_THAT(error_of(state_text(state)), testing::HasSubstr("a model cannot have 6 experts"));
+  state.model.experts.every = 1;
+  state.model.experts.per_token = 7;
+  EXPECT_THAT(error_of(state_text(state)), testing::HasSubstr("7 per token"));
+}
+
 TEST(RunState, IsRefusedIfItIsOfAnotherStep) {
   std::string text = state_text(some_state());
   text.replace(text.find("\"step\": 7"), 9, "\"step\": 8");

@@ -171,12 +171,13 @@ void with_operation(const OpCase& c, const Tensor& tensor, const CaseMemory& mem
     if constexpr (requires { record.vocab; }) record.vocab = c.vocab;
     if constexpr (requires { record.dropout; }) record.dropout = dropout_of(c, memory.scalars);
     if constexpr (requires { record.scalars; }) record.scalars = memory.scalars;
-    if constexpr (requires { record.choices = c.choices; }) record.choices = c.choices;
+    if constexpr (requires { requires std::is_arithmetic_v<decltype(record.choices)>; })
+      record.choices = c.choices;
     if constexpr (requires { record.capacity; }) {
       record.capacity = c.capacity;
       record.by_choice = c.by_choice;
     }
-    if constexpr (requires { record.rows = c.rows; }) record.rows = c.rows;
+    if constexpr (requires { requires std::is_arithmetic_v<decltype(record.rows)>; }) record.rows = c.rows;
     if constexpr (requires { record.noise; }) {
       record.kind = c.router;
       record.noise = noise_of(c, memory.scalars);

@@ -66,6 +66,11 @@ const ParamSpec params[] = {
     choice_param("model", "router_noise", "none", "none|normal|learned",
                  "What is added to the scores of experts in training. normal: normal numbers with a standard "
                  "deviation of 1 / experts; learned: with one that the model learns (Shazeer et al., 2017)."),
+    real_param("model", "depth_capacity", "0", 0.0, 1.0, "",
+               "The share of the tokens of a sequence that a routed block processes, the others skip it (a "
+               "mixture of depths, docs/experts.md); 0: no block is routed."),
+    integer_param("model", "depth_every", "2", 1, 1024, "blocks",
+                  "Every n-th block is routed; the others process all tokens."),
 
     integer_param("train", "steps", nullptr, 1, 1e9, "steps",
                   "Optimizer steps of the whole run; the learning rate schedule ends here."),

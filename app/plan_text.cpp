@@ -17,6 +17,7 @@ std::string plan_text(const RunConfig& config, const RunPlan& plan) {
       "model        {} layers, {} heads, width {}, context {}, vocabulary {} (padded to {}), {}\n", m.layers,
       m.heads, m.width, m.context, m.vocab, m.padded_vocab(), m.tied ? "tied" : "untied");
   if (m.experts.count > 0) text += fmt::format("experts      {}\n", experts_text(m.experts));
+  if (m.depths.capacity > 0.0) text += fmt::format("depths       {}\n", depths_text(m.depths));
   text += fmt::format("parameters   {} ({:.1f} M)\n", plan.parameters,
                       static_cast<double>(plan.parameters) * 1e-6);
   const std::string tensor = config.parallel.tensor > 1

@@ -169,6 +169,7 @@ class CrossChecks {
     take_initial_shape();
     check_heads();
     check_experts();
+    check_depths();
     check_vocab();
     check_ranks();
     check_steps();
@@ -303,6 +304,8 @@ class CrossChecks {
       if (integer(key) != found && !is_smaller_context) differs(key, integer(key), found);
     }
     take_initial("model.tied", initial_->tied, differs);
+    take_initial("model.depth_capacity", initial_->depths.capacity, differs);
+    if (initial_->depths.capacity > 0.0) take_initial("model.depth_every", initial_->depths.every, differs);
     const ExpertConfig& experts = initial_->experts;
     take_initial("model.experts", experts.count, differs);
     if (experts.count == 0) return;
@@ -335,16 +338,10 @@ class CrossChecks {
     if (!known({"model.experts"})) return;
     const std::int64_t experts = integer("model.experts");
     if (experts == 0) {
-      // A resolved deck has all keys.
-      DeckErrors ignored;
-      const ParamValues defaults = resolve_deck(Deck(), deck_params(), {}, ignored);
-      for (const std::string_view key :
-           {"model.experts_per_token", "model.expert_width", "model.expert_every", "model.shared_expert",
-            "model.router", "model.router_noise", "train.expert_capacity", "train.expert_order",
-            "train.balance_loss", "train.router_z_loss"}) {
-        if (known({key}) && given_.all().find(key)->second != defaults.all().find(key)->second)
-          report({key}, "{} needs [model] experts", key.substr(key.find('.') + 1));
-      }
+      check_unused("experts",
+                   {"model.experts_per_token", "model.expert_width", "model.expert_every",
+                    "model.shared_expert", "model.router", "model.router_noise", "train.expert_capacity",
+                    "train.expert_order", "train.balance_loss", "train.router_z_loss"});
       return;
     }
     if (known({"model.expert_width", "model.width"}) && integer("model.expert_width") == 0)
@@ -366,6 +363,40 @@ class CrossChecks {
       report({"model.router", "model.experts_per_token"},
              "[model] router = topk_softmax with experts_per_token = 1 gives every expert the weight 1, so "
              "that the router learns nothing; use router = softmax_topk");
+    }
+  }
+
+  void check_depths() {
+    if (!known({"model.depth_capacity"})) return;
+    if (values_.real("model.depth_capacity") == 0.0) {
+      check_unused("depth_capacity", {"model.depth_every"});
+      return;
+    }
+    if (known({"model.depth_every", "model.layers"}) &&
+        integer("model.depth_every") > integer("model.layers")) {
+      report({"model.depth_every", "model.layers"},
+             "[model] depth_every = {} must be at most layers = {}: otherwise no block is routed",
+             integer("model.depth_every"), integer("model.layers"));
+    }
+    if (known({"model.width"}) && integer("model.width") < 8) {
+      report({"model.depth_capacity", "model.width"},
+             "[model] depth_capacity needs a width of at least 8: the predictor of a routed block has an "
+             "eighth of it");
+    }
+    if (known({"parallel.sequence"}) && values_.boolean("parallel.sequence")) {
+      report({"model.depth_capacity", "parallel.sequence"},
+             "[model] depth_capacity cannot be used with [parallel] sequence = true: the tokens of a routed "
+             "block do not lie evenly on the ranks; use sequence = false");
+    }
+  }
+  /// Reports those of the keys that differ from their defaults although [model] `needed` is 0. A resolved
+  /// deck has all keys.
+  void check_unused(std::string_view needed, std::initializer_list<std::string_view> keys) {
+    DeckErrors ignored;
+    const ParamValues defaults = resolve_deck(Deck(), deck_params(), {}, ignored);
+    for (const std::string_view key : keys) {
+      if (known({key}) && given_.all().find(key)->second != defaults.all().find(key)->second)
+        report({key}, "{} needs [model] {}", key.substr(key.find('.') + 1), needed);
     }
   }
 
@@ -1182,7 +1213,9 @@ ModelConfig model_config(const ParamValues& values) {
           .vocab_multiple = values.integer("model.vocab_multiple"),
           .tied = values.boolean("model.tied"),
           .dropout = static_cast<float>(values.real("model.dropout")),
-          .experts = expert_config(values)};
+          .experts = expert_config(values),
+          .depths = {.capacity = values.real("model.depth_capacity"),
+                     .every = values.integer("model.depth_every")}};
 }
 
 TrainConfig train_config(const ParamValues& values) {

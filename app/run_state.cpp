@@ -16,6 +16,7 @@ std::string shape_text(const ModelConfig& model) {
       fmt::format("layers {}, heads {}, width {}, context {}, vocab {}, {}", model.layers, model.heads,
                   model.width, model.context, model.vocab, model.tied ? "tied" : "untied");
   if (const std::string experts = experts_text(model.experts); !experts.empty()) text += ", " + experts;
+  if (const std::string depths = depths_text(model.depths); !depths.empty()) text += ", depths " + depths;
   return text;
 }
 
@@ -48,6 +49,21 @@ ExpertConfig parse_experts(const Json& model) {
   return experts;
 }
 
+Json depths_json(const DepthConfig& depths) {
+  if (depths.capacity == 0.0) return {};
+  return Json::object({{"capacity", depths.capacity}, {"every", depths.every}});
+}
+
+/// The same as for experts.
+DepthConfig parse_depths(const Json& model) {
+  if (!model.has("depths") || !model.at("depths").is_object()) return {};
+  const Json json = model.at("depths");
+  const DepthConfig depths = {.capacity = json.real("capacity"), .every = json.integer("every")};
+  if (!(depths.capacity > 0.0 && depths.capacity <= 1.0) || depths.every < 1 || depths.every > 1024)
+    fail(ExitCode::bad_data, "a model cannot have {}", depths_text(depths));
+  return depths;
+}
+
 ModelConfig parse_model(const Json& json) {
   ModelConfig model;
   model.layers = json.integer("layers");
@@ -57,6 +73,7 @@ ModelConfig parse_model(const Json& json) {
   model.vocab = json.integer("vocab");
   model.tied = json.boolean("tied");
   model.experts = parse_experts(json);
+  model.depths = parse_depths(json);
   return model;
 }
 
@@ -135,7 +152,8 @@ std::string state_text(const RunState& state) {
                                    {"context", state.model.context},
                                    {"vocab", state.model.vocab},
                                    {"tied", state.model.tied},
-                                   {"experts", experts_json(state.model.experts)}});
+                                   {"experts", experts_json(state.model.experts)},
+                                   {"depths", depths_json(state.model.depths)}});
   const Json guard = Json::object({{"mean", state.guard.mean},
                                    {"variance", state.guard.variance},
                                    {"seen", state.guard.seen},

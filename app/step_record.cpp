@@ -10,6 +10,7 @@
 
 #include "core/base/statistics.hpp"
 #include "core/communication/call_site.hpp"
+#include "core/model/routing_statistics.hpp"
 
 namespace mylos {
 
@@ -30,7 +31,8 @@ StepGather::StepGather(Session& session, const StepResults& results, int request
     : own_(stages.size() > 1 ? num_of_stages : num_common),
       ranks_(static_cast<std::size_t>(session.size())),
       stages_(stages),
-      scalars_(results.scalars) {
+      scalars_(results.scalars),
+      statistics_(results.statistics) {
   const auto nanoseconds = [](double s) { return static_cast<std::int64_t>(s * 1e9); };
   own_[stop_request] = request;
   own_[seconds] = nanoseconds(results.seconds);
@@ -52,10 +54,14 @@ StepGather::StepGather(Session& session, const StepResults& results, int request
   if (stages.size() > 1) scope.emplace(site);
   request_ = session.host_world().all_gather({own_.data(), DType::int64, {std::ssize(own_)}},
                                              {all_.data(), DType::int64, {std::ssize(all_)}});
+  if (statistics_.empty()) return;
+  statistics_request_ = session.host_world().all_reduce(
+      {statistics_.data(), DType::fp32, {std::ssize(statistics_)}}, ReduceOp::sum);
 }
 
 StepObservation StepGather::take() {
   request_.host_wait();
+  statistics_request_.host_wait();
   std::vector<std::int64_t> column(ranks_);
   const auto take_field = [&](std::size_t field) {
     for (std::size_t r = 0; r < ranks_; ++r) column[r] = all_[r * own_.size() + field];
@@ -77,6 +83,7 @@ StepObservation StepGather::take() {
   seen.loss = model.loss;
   seen.gradient_norm = model.gradient_norm;
   seen.is_skipped = model.skip != 0;
+  seen.statistics = std::move(statistics_);
   take_field(stop_request);
   for (const std::int64_t wish : column) {
     if (wish != 0) seen.stop_request = static_cast<int>(wish);
@@ -102,6 +109,58 @@ StepObservation StepGather::take() {
 
 std::string epochs_column(std::size_t source) {
   return fmt::format("epochs_{}", source + 1);
+}
+
+MetricsRow routing_columns(const ModelConfig& model, const TrainConfig& train,
+                           const std::vector<float>& statistics) {
+  MetricsRow row;
+  if (statistics.empty()) return row;
+  const RoutingStatistics places(model);
+  const auto sum = [&](const RoutingStatistics::Range& range, std::int64_t i) {
+    return static_cast<double>(statistics[static_cast<std::size_t>(range.begin + i)]);
+  };
+  const auto batch = static_cast<double>(train.global_batch);
+  double balance = 0.0, z = 0.0, dropped = 0.0, pairs = 0.0, largest = 0.0;
+  double predictor_loss = 0.0, predicted = 0.0, hits = 0.0, tokens = 0.0;
+  MetricsRow loads;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    const bool is_routed = model.depths.are_in(layer);
+    if (model.experts.are_in(layer)) {
+      const RoutingStatistics::Range own = places.experts(layer);
+      const double seen =
+          batch * static_cast<double>(is_routed ? model.depths.tokens(train.seq_len) : train.seq_len);
+      const double of_layer = seen * static_cast<double>(model.experts.per_token);
+      balance += sum(own, 0) / batch;
+      z += sum(own, 1) / seen;
+      dropped += sum(own, 2);
+      pairs += of_layer;
+      for (std::int64_t expert = 0; expert < model.experts.count; ++expert) {
+        const double load = sum(own, 3 + expert) * static_cast<double>(model.experts.count) / of_layer;
+        largest = std::max(largest, load);
+        loads.emplace_back(fmt::format("load_{}_{}", layer, expert), load);
+      }
+    }
+    if (is_routed) {
+      const RoutingStatistics::Range own = places.depths(layer);
+      const double seen = batch * static_cast<double>(train.seq_len);
+      predictor_loss += sum(own, 0) / seen;
+      predicted += sum(own, 1);
+      hits += sum(own, 2);
+      tokens += seen;
+    }
+  }
+  if (pairs > 0.0)
+    row = {{"balance_loss", balance},
+           {"router_z_loss", z},
+           {"dropped_share", dropped / pairs},
+           {"largest_load", largest}};
+  if (tokens > 0.0) {
+    row.emplace_back("predictor_loss", predictor_loss);
+    row.emplace_back("predicted_share", predicted / tokens);
+    row.emplace_back("predictor_hits", hits / tokens);
+  }
+  row.insert(row.end(), loads.begin(), loads.end());
+  return row;
 }
 
 MetricsRow metrics_row(const StepRecord& record, const MemoryLedger& ledger) {
@@ -145,6 +204,7 @@ MetricsRow metrics_row(const StepRecord& record, const MemoryLedger& ledger) {
                     {"memory_peak_median", seen.memory_median},
                     {"memory_peak_max", seen.memory_max}};
   for (std::size_t i = 0; i < record.epochs.size(); ++i) row.emplace_back(epochs_column(i), record.epochs[i]);
+  row.insert(row.end(), record.routing.begin(), record.routing.end());
   for (int i = 0; i < num_memory_categories; ++i) {
     const auto category = static_cast<MemoryCategory>(i);
     row.emplace_back(fmt::format("memory_{}", name_of(category)),

@@ -9,6 +9,7 @@
 
 #include "app/session.hpp"
 #include "core/memory/memory_ledger.hpp"
+#include "core/model/model_config.hpp"
 #include "io/metrics/metrics.hpp"
 #include "parallel/engine/training_step.hpp"
 #include "parallel/health/traffic.hpp"
@@ -26,6 +27,7 @@ struct StepObservation {
   double idle_min = 0.0, idle_median = 0.0, idle_max = 0.0;        // seconds
   double memory_min = 0.0, memory_median = 0.0, memory_max = 0.0;  // bytes, of the ranks' peaks
   int stop_request = 0;                                            // of the highest rank that has one; else 0
+  std::vector<float> statistics;                                   // of the whole model (RoutingStatistics)
 };
 
 /// The measurements of a step, on their way from all ranks to all ranks.
@@ -37,7 +39,7 @@ class StepGather {
              const std::vector<int>& stages = {0});
 
   /// Whether those of all ranks are here.
-  bool has_arrived() { return request_.test(); }
+  bool has_arrived() { return request_.test() && statistics_request_.test(); }
   /// Waits for those of all ranks; the result is the same on every rank.
   StepObservation take();
 
@@ -46,7 +48,8 @@ class StepGather {
   std::size_t ranks_ = 0;
   std::vector<int> stages_;
   StepScalars scalars_;
-  Request request_;
+  std::vector<float> statistics_;
+  Request request_, statistics_request_;
 };
 
 struct StepRecord {
@@ -66,10 +69,16 @@ struct StepRecord {
   double checkpoint_seconds = 0.0;  ///< since the previous record
   double evaluation_seconds = 0.0;
   std::vector<double> epochs;  ///< how often each source of [data] train has been read so far
+  MetricsRow routing;          ///< the columns of routing_columns
 };
 
 /// Returns the name of the column for `StepRecord::epochs[source]`. Column names count sources from 1.
 std::string epochs_column(std::size_t source);
+
+/// Returns the columns about routers (docs/schema.md) for the sums of RoutingStatistics over a step; none if
+/// no block routes tokens.
+MetricsRow routing_columns(const ModelConfig& model, const TrainConfig& train,
+                           const std::vector<float>& statistics);
 
 /// Returns the row of the table `steps`; `ledger` supplies the memory by category.
 MetricsRow metrics_row(const StepRecord& record, const MemoryLedger& ledger);

@@ -464,7 +464,8 @@ void Trainer::record(const QueuedStep& finished, const StepScalars& scalars, con
       .traffic = finished.traffic,
       .checkpoint_seconds = std::exchange(checkpoint_seconds_, 0.0),
       .evaluation_seconds = std::exchange(evaluation_seconds_, 0.0),
-      .epochs = std::move(epochs)};
+      .epochs = std::move(epochs),
+      .routing = routing_columns(config_.model, config_.train, seen.statistics)};
   if (metrics_) metrics_->append("steps", metrics_row(record, session_.ledger()));
   console_.step(record);
 }

@@ -167,8 +167,10 @@ int run(const CommandLine& line) {
   const OpenedModel model(io, from, line.has("step"), step,
                           [](const std::string& text) { say(stderr, "warning: {}\n", text); });
   const ModelOrigin& origin = model.origin();
-  if (target != Target::checkpoint && origin.model.experts.count > 0)
-    fail(ExitCode::usage, "{} has experts, for which {} has no place", from.string(),
+  const bool has_experts = origin.model.experts.count > 0;
+  if (target != Target::checkpoint && (has_experts || origin.model.depths.capacity > 0.0))
+    fail(ExitCode::usage, "{} has {}, for which {} has no place", from.string(),
+         has_experts ? "experts" : "routed blocks",
          target == Target::llmc ? "llm.c's format" : "Hugging Face's format of GPT-2");
   const Read read = [&](const TensorInfo& tensor, const std::vector<TensorPart>& parts) {
     if (signals.received() != 0) fail(ExitCode::preempted, "stopped by a signal: nothing was written");

@@ -78,6 +78,13 @@ std::string initial_weights(const RunPaths& paths, const std::string& deck_text)
   return init == nullptr || init->value.empty() ? "random" : init->value;
 }
 
+std::string flops_text(const MetricsTable& steps) {
+  std::string text = "6N + 12LCT FLOPs per token";
+  if (steps.contains("largest_load")) text += ", with the experts that a token uses";
+  if (steps.contains("predictor_hits")) text += ", and of routed blocks the share of tokens that they take";
+  return text;
+}
+
 /// Throws ExitCode::bad_data, naming what is there, if `paths` are not those of a run.
 void check_run(const RunPaths& paths) {
   std::error_code unknown;
@@ -117,7 +124,7 @@ void write_report(IoThread& io, const RunPaths& paths, const std::filesystem::pa
                 {"ranks", last_of(data.launches, "ranks", "{:.0f}")},
                 {"threads per rank", last_of(data.launches, "threads", "{:.0f}")},
                 {"peak that MFU refers to", last_of(data.launches, "peak_tflops", "{:.3g} TFLOP/s per rank")},
-                {"MFU counts", "6N + 12LCT FLOPs per token"},
+                {"MFU counts", flops_text(data.steps)},
                 {"mylos", fmt::format("{} ({})", said("mylos", "unknown"), said("git", "unknown"))},
                 {"initial weights", initial_weights(paths, data.deck_text)}};
   for (auto& fact : source_facts(data.deck_text, data.steps)) data.facts.push_back(std::move(fact));

@@ -72,6 +72,15 @@ ExpertConfig experts_of(const Deck& deck) {
           .noise = router_noise_named(text("model.router_noise"))};
 }
 
+/// The same about routed blocks.
+DepthConfig depths_of(const Deck& deck) {
+  const DeckEntry* capacity = deck.find("model.depth_capacity");
+  const DeckEntry* every = deck.find("model.depth_every");
+  if (capacity == nullptr || every == nullptr) return {};
+  return {.capacity = std::strtod(capacity->value.c_str(), nullptr),
+          .every = std::atoll(every->value.c_str())};
+}
+
 /// The shape of the model of a run that is continued, whose initial weights may be gone: that of its resolved
 /// deck or, if there is none, that of the model at `path`.
 ModelConfig shape_to_continue(Deck deck, const std::string& path) {
@@ -82,8 +91,8 @@ ModelConfig shape_to_continue(Deck deck, const std::string& path) {
   DeckErrors ignored;
   if (std::filesystem::exists(resolved, unknown)) {
     deck = Deck::parse(read_text_file(resolved), resolved.string(), ignored);
-  } else if (deck.find("model.experts") != nullptr) {
-    return look_at_model(path).model;  // the other keys of experts may be open
+  } else if (deck.find("model.experts") != nullptr || deck.find("model.depth_capacity") != nullptr) {
+    return look_at_model(path).model;  // other keys of experts and depths may be open
   }
   const auto number = [&](const char* key) {
     const DeckEntry* entry = deck.find(key);
@@ -96,7 +105,8 @@ ModelConfig shape_to_continue(Deck deck, const std::string& path) {
                           .context = number("model.context"),
                           .vocab = number("model.vocab"),
                           .tied = tied == nullptr || tied->value == "true",
-                          .experts = experts_of(deck)};
+                          .experts = experts_of(deck),
+                          .depths = depths_of(deck)};
   const bool is_whole =
       shape.layers > 0 && shape.heads > 0 && shape.width > 0 && shape.context > 0 && shape.vocab > 0;
   return is_whole ? shape : look_at_model(path).model;
@@ -259,6 +269,8 @@ int open_initial(const MpiRuntime& mpi, const RunConfig& config, const Tokenizer
     check_same("vocab", wanted.vocab, model.vocab);
     check_same("tied", wanted.tied, model.tied);
     check_same("experts", experts_text(wanted.experts), experts_text(model.experts));
+    check_same("depth_capacity", wanted.depths.capacity, model.depths.capacity);
+    check_same("depth_every", wanted.depths.every, model.depths.every);
     const TokenizerIdentity& known = source->origin().tokenizer;
     if (may_be_same(known, tokenizer)) return;
     fail(ExitCode::usage, "[model] init = {} is a model of tokens of {}, but the data are tokens of {}",

@@ -242,21 +242,23 @@ struct CombineRowBackward {
 };
 
 /// Spans of tokens are added up by a thread each, then the spans: one order for any number of threads.
-void losses_kernel(const RouterLosses& op, const Kokkos::View<double*, Memory>& partials) {
+void statistics_kernel(const RouterStatistics& op, const Kokkos::View<double*, Memory>& partials) {
+  const std::int64_t batch = op.logits.shape[0];
   const std::int64_t tokens = op.logits.shape[1];
   const std::int64_t experts = op.logits.shape[2];
-  const std::int64_t rows = op.logits.shape[0] * tokens;
+  const std::int64_t rows = batch * tokens;
   const auto* logits = op.logits.as<float>();
   const auto* scores = op.scores ? op.scores.as<float>() : logits;
   const auto* loads = op.loads.as<std::int32_t>();
-  auto* losses = op.losses.as<float>();
+  auto* sums = op.sums.as<float>();
   const auto room = static_cast<std::int64_t>(partials.extent(0)) / 2;
   const std::int64_t spans = rows < room ? rows : room;
   const double share =
       static_cast<double>(experts) / (static_cast<double>(op.choices) * static_cast<double>(tokens * tokens));
+  const std::int64_t capacity = op.capacity > 0 ? op.capacity : tokens;
   const bool accumulate = op.accumulate;
   Kokkos::parallel_for(
-      "mylos::router_losses::rows"_label, Range(queue(), 0, spans), KOKKOS_LAMBDA(std::int64_t span) {
+      "mylos::router_statistics::rows"_label, Range(queue(), 0, spans), KOKKOS_LAMBDA(std::int64_t span) {
         double balance = 0.0;
         double z = 0.0;
         for (std::int64_t row = rows * span / spans; row < rows * (span + 1) / spans; ++row) {
@@ -275,11 +277,15 @@ void losses_kernel(const RouterLosses& op, const Kokkos::View<double*, Memory>& 
         partials(2 * span + 1) = z;
       });
   Kokkos::parallel_for(
-      "mylos::router_losses::spans"_label, Range(queue(), 0, 2), KOKKOS_LAMBDA(std::int64_t which) {
+      "mylos::router_statistics::sums"_label, Range(queue(), 0, 3 + experts),
+      KOKKOS_LAMBDA(std::int64_t which) {
         double sum = 0.0;
-        for (std::int64_t span = 0; span < spans; ++span) sum += partials(2 * span + which);
+        for (std::int64_t span = 0; which < 2 && span < spans; ++span) sum += partials(2 * span + which);
         if (which == 0) sum *= share;
-        losses[which] = static_cast<float>(accumulate ? static_cast<double>(losses[which]) + sum : sum);
+        for (std::int64_t i = 0; which == 2 && i < batch * experts; ++i)
+          sum += loads[i] > capacity ? static_cast<double>(loads[i] - capacity) : 0.0;
+        for (std::int64_t b = 0; which > 2 && b < batch; ++b) sum += loads[b * experts + which - 3];
+        sums[which] = static_cast<float>(accumulate ? static_cast<double>(sums[which]) + sum : sum);
       });
 }
 
@@ -382,8 +388,8 @@ void KokkosOperations::run(const CombineRowsBackward& op) {
   });
 }
 
-void KokkosOperations::run(const RouterLosses& op) {
-  losses_kernel(op, partials_);
+void KokkosOperations::run(const RouterStatistics& op) {
+  statistics_kernel(op, partials_);
 }
 
 void KokkosOperations::run(const RouterGradient& op) {

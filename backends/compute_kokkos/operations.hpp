@@ -19,7 +19,8 @@ class KokkosOperations {
                     CrossEntropy, LinearAddForward, LinearGeluForward, AdamWStep, SgdStep, GuardStep,
                     RouterForward, RouterBackwardInput, RouterBackwardWeight, RouterChoice, ExpertPlaces,
                     GatherRows, CombineRows, CombineRowsBackward, GroupedLinearForward,
-                    GroupedLinearBackwardInput, GroupedLinearBackwardWeight, RouterLosses, RouterGradient>;
+                    GroupedLinearBackwardInput, GroupedLinearBackwardWeight, RouterStatistics, RouterGradient,
+                    TopTokens, PositiveTokens, Subtract, DepthPredictorLoss>;
 
   void run(const Fill& op);
   void run(const Cast& op);
@@ -59,8 +60,12 @@ class KokkosOperations {
   void run(const GroupedLinearForward& op);
   void run(const GroupedLinearBackwardInput& op);
   void run(const GroupedLinearBackwardWeight& op);
-  void run(const RouterLosses& op);
+  void run(const RouterStatistics& op);
   void run(const RouterGradient& op);
+  void run(const TopTokens& op);
+  void run(const PositiveTokens& op);
+  void run(const Subtract& op);
+  void run(const DepthPredictorLoss& op);
 
  private:
   static constexpr std::size_t max_partials = 1024;

@@ -47,6 +47,7 @@ std::string prefix(std::int64_t layer) {
 ExpertLayer::ExpertLayer(const ModelConfig& model, const ParameterTable& table, std::int64_t layer)
     : name_(fmt::format("h.{}", layer)),
       config_(model.experts),
+      statistics_(RoutingStatistics(model).experts(layer)),
       router_(table.find(prefix(layer) + "router.weight")),
       noise_(config_.noise == RouterNoise::Kind::learned ? &table.find(prefix(layer) + "noise.weight")
                                                          : nullptr),
@@ -299,6 +300,12 @@ TensorRef ExpertLayer::backward(Recorder& run, const TensorRef& x_rows, const Te
                      .balance_scale = config_.balance_loss * run.gradient_scale(),
                      .z_scale = config_.z_loss * run.gradient_scale(),
                      .scalars = run.scalars()});
+  run(RouterStatistics{.logits = r.logits,
+                       .scores = r.scores,
+                       .loads = own.loads,
+                       .sums = Recorder::statistics(statistics_),
+                       .choices = config_.per_token,
+                       .capacity = own.capacity});
   // All ranks along the tensor axis have the whole gradient of the logits; each adds its share to the sum.
   const auto through = [&](const Parameter& weight, const TensorRef& gradient, const TensorRef& sum,
                            const char* name) {

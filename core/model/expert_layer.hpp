@@ -50,6 +50,7 @@ class ExpertLayer {
 
   std::string name_;
   ExpertConfig config_;
+  RoutingStatistics::Range statistics_;
   const Parameter& router_;             // (C, E)
   const Parameter* noise_;              // (C, E), or null
   const Parameter &up_, &up_bias_;      // (E, C, F), (E, F)

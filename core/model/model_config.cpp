@@ -32,4 +32,10 @@ std::string experts_text(const ExpertConfig& experts) {
   return text;
 }
 
+std::string depths_text(const DepthConfig& depths) {
+  if (depths.capacity == 0.0) return "";
+  return fmt::format("{} of the tokens in {}", depths.capacity,
+                     depths.every == 1 ? "all blocks" : fmt::format("every {} blocks", depths.every));
+}
+
 }  // namespace mylos

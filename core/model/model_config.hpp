@@ -54,6 +54,23 @@ struct ExpertConfig {
 /// empty if there are none.
 std::string experts_text(const ExpertConfig& experts);
 
+/// Blocks that process a part of each sequence's tokens (Raposo et al., "Mixture-of-depths", 2024).
+struct DepthConfig {
+  double capacity = 0.0;   ///< d, the share of the tokens; 0 if no block is routed
+  std::int64_t every = 2;  ///< blocks n, 2n, ..., counted from 1, are routed
+
+  /// Whether a block, counted from 0, is routed.
+  bool are_in(std::int64_t layer) const { return capacity > 0.0 && (layer + 1) % every == 0; }
+  /// The tokens that a routed block takes of a sequence in training.
+  std::int64_t tokens(std::int64_t all) const {
+    return std::min(all, static_cast<std::int64_t>(std::ceil(capacity * static_cast<double>(all))));
+  }
+};
+
+/// "0.125 of the tokens in every 2 blocks": all that two models must have in common; empty if no block is
+/// routed.
+std::string depths_text(const DepthConfig& depths);
+
 /// Radford et al., "Language models are unsupervised multitask learners", 2019.
 struct ModelConfig {
   std::int64_t layers = 12;
@@ -69,6 +86,7 @@ struct ModelConfig {
   std::int64_t logits_bytes = std::int64_t{128} << 20;
 
   ExpertConfig experts{};
+  DepthConfig depths{};
 
   std::int64_t head_dim() const { return width / heads; }
   std::int64_t padded_vocab() const { return (vocab + vocab_multiple - 1) / vocab_multiple * vocab_multiple; }

@@ -14,6 +14,7 @@
 #include "core/model/block.hpp"
 #include "core/model/embedding.hpp"
 #include "core/model/lm_head.hpp"
+#include "core/model/routed_block.hpp"
 #include "core/model/transformer_block.hpp"
 
 namespace mylos {
@@ -47,12 +48,15 @@ bool remake_rest(const Op& op, const std::set<int>& missing, Recorder& run) {
 class ProgramRecorder {
  public:
   ProgramRecorder(const ModelConfig& model, const ParameterTable& table, const ProgramConfig& config)
-      : model_(model), table_(table), config_(config), storages_(table, config) {
+      : model_(model),
+        table_(table),
+        config_(config),
+        storages_(table, config, RoutingStatistics(model).count()) {
     for (const int unit : config.cuts.blocks(model, config.held)) {
       if (unit == 0) {
         blocks_[unit] = std::make_unique<Embedding>(model, table);
       } else if (unit < num_blocks()) {
-        blocks_[unit] = std::make_unique<TransformerBlock>(model, table, unit - 1);
+        blocks_[unit] = block_of(unit - 1);
       } else {
         head_.emplace(model, table);
       }
@@ -76,6 +80,10 @@ class ProgramRecorder {
   }
 
  private:
+  std::unique_ptr<Block> block_of(std::int64_t layer) const {
+    if (model_.depths.are_in(layer)) return std::make_unique<RoutedBlock>(model_, table_, layer);
+    return std::make_unique<TransformerBlock>(model_, table_, layer);
+  }
   int num_blocks() const { return static_cast<int>(model_.layers) + 1; }
   bool is_held(int chunk) const { return config_.held.empty() || config_.held.contains(chunk); }
   const Block& block(int index) const { return *blocks_.at(index); }

@@ -6,6 +6,7 @@
 #include "core/model/embedding.hpp"
 #include "core/model/expert_layer.hpp"
 #include "core/model/lm_head.hpp"
+#include "core/model/routed_block.hpp"
 #include "core/model/transformer_block.hpp"
 
 namespace mylos {
@@ -23,6 +24,7 @@ ParameterTable parameters_of(const ModelConfig& model, bool ends_are_apart) {
   for (std::int64_t layer = 0; layer < model.layers; ++layer) {
     table.begin_unit(fmt::format("block {}", layer));
     TransformerBlock::declare(table, model, layer);
+    if (model.depths.are_in(layer)) RoutedBlock::declare_routers(table, model, layer);
   }
   table.begin_unit("head");
   LmHead::declare(table, model);

@@ -3,9 +3,11 @@
 
 namespace mylos {
 
-Storages::Storages(const ParameterTable& table, const ProgramConfig& config)
+Storages::Storages(const ParameterTable& table, const ProgramConfig& config, std::int64_t statistics)
     : table_(table), config_(config) {
-  add({.name = "guard's input", .kind = StorageKind::bound, .bytes = sizeof(GuardInput)});
+  add({.name = "guard's input",
+       .kind = StorageKind::bound,
+       .bytes = static_cast<std::size_t>(num_guard_inputs + statistics) * sizeof(float)});
   for (int unit = 0; unit < table.num_units(); ++unit) {
     const auto bytes = [&](DType dtype) {
       return static_cast<std::size_t>(table.unit(unit).size) * size_of(dtype);
@@ -64,10 +66,6 @@ TensorRef Storages::weights(int unit) const {
 
 TensorRef Storages::gradients(int unit) const {
   return flat(gradients_storage(unit), 0, config_.grad_dtype, table_.unit(unit).size);
-}
-
-TensorRef Storages::guard_input() const {
-  return flat(guard_input_storage, 0, DType::fp32, sizeof(GuardInput) / sizeof(float));
 }
 
 int Storages::find(std::string_view name) const {

@@ -17,6 +17,7 @@
 #include "core/model/model_config.hpp"
 #include "core/model/parameters.hpp"
 #include "core/model/program.hpp"
+#include "core/model/routing_statistics.hpp"
 
 namespace mylos {
 
@@ -75,7 +76,8 @@ enum class Cost : std::uint8_t { expensive, cheap };
 /// which an exchange places (parallel/exchange).
 class Storages {
  public:
-  Storages(const ParameterTable& table, const ProgramConfig& config);
+  /// `statistics` sums follow the guard's input.
+  Storages(const ParameterTable& table, const ProgramConfig& config, std::int64_t statistics = 0);
 
   /// Returns the tensor with this name and with the type and shape of `like`. A name always means the same
   /// memory, so its tensors must have the same size.
@@ -87,7 +89,12 @@ class Storages {
   /// The members of the guard's input, (1) fp32 each, and all of it, (2).
   TensorRef loss_sum() const { return guard_input().flat(0, 1); }
   TensorRef norm_squared() const { return guard_input().flat(1, 1); }
-  TensorRef guard_input() const;
+  TensorRef guard_input() const { return flat(guard_input_storage, 0, DType::fp32, num_guard_inputs); }
+  /// Sums of RoutingStatistics, fp32.
+  static TensorRef statistics(const RoutingStatistics::Range& range) {
+    constexpr std::int64_t bytes = sizeof(float);
+    return flat(guard_input_storage, (num_guard_inputs + range.begin) * bytes, DType::fp32, range.count);
+  }
 
   /// Adds a storage and returns its number.
   int add(Storage storage);
@@ -118,6 +125,8 @@ class Storages {
   static constexpr int gradients_storage(int unit) { return 2 + 2 * unit; }
 
  private:
+  static constexpr std::int64_t num_guard_inputs = sizeof(GuardInput) / sizeof(float);
+
   TensorRef named(Storage storage, const TensorRef& like);
 
   const ParameterTable& table_;
@@ -146,6 +155,16 @@ class Recorder {
         block_(block),
         entries_(entries) {}
 
+  /// A pass through the same block with `seq` tokens of each sequence, whose tensors have names that begin
+  /// with `prefix`, and which takes its positions from `positions`, if they are given.
+  Recorder packed(std::int64_t seq, const std::string& prefix, const TensorRef& positions = {}) const {
+    Recorder own = *this;
+    own.pass_.shape.seq = seq;
+    own.pass_.prefix += prefix;
+    own.positions_ = positions;
+    return own;
+  }
+
   /// Records an operation.
   void operator()(const auto& op, const std::source_location& where = std::source_location::current()) {
     Entry& entry = entries_.emplace_back();
@@ -159,7 +178,11 @@ class Recorder {
   bool repeats_blocks() const { return config_.recompute == Recompute::block; }
   /// Returns whether the gradients of weights are deferred to a program of their own.
   bool splits_backward() const { return config_.splits_backward; }
-  float gradient_scale() const { return config_.gradient_scale; }
+  /// 1 / tokens of the global batch that pass through the block.
+  float gradient_scale() const {
+    return config_.gradient_scale *
+           static_cast<float>(static_cast<double>(config_.shape.seq) / static_cast<double>(shape().seq));
+  }
   /// Returns a placeholder for the scalars of the step in which a program runs.
   StepScalars* scalars() const;
 
@@ -181,12 +204,19 @@ class Recorder {
   /// padding.
   bool has_cache() const { return pass_.cached != nullptr; }
   TensorRef cache_rows() { return of_texts("rows"); }
-  TensorRef positions() { return of_texts("positions"); }
+  TensorRef positions() { return positions_ ? positions_ : of_texts("positions"); }
   TensorRef cached(std::string_view name, std::int64_t heads, std::int64_t head_dim) {
     const CacheConfig& cache = config_.cache;
     return storages_.cached(block_name_ + "." + std::string(name),
                             {nullptr, shape().dtype, {cache.rows + 1, heads, cache.positions, head_dim}});
   }
+  /// The same for numbers of a row's tokens before each position, (rows, positions + 1) int32.
+  TensorRef cached_counts(std::string_view name) {
+    const CacheConfig& cache = config_.cache;
+    return storages_.cached(block_name_ + "." + std::string(name),
+                            {nullptr, DType::int32, {cache.rows + 1, cache.positions + 1}});
+  }
+  static TensorRef statistics(const RoutingStatistics::Range& range) { return Storages::statistics(range); }
   /// Return a weight and its gradient, (padded_rows, ...) row-major.
   TensorRef weight(const Parameter& parameter) const;
   TensorRef gradient(const Parameter& parameter) const;
@@ -210,7 +240,8 @@ class Recorder {
 
   Storages& storages_;
   const ProgramConfig& config_;
-  const PassConfig& pass_;
+  PassConfig pass_;
+  TensorRef positions_{};
   std::string block_name_;
   int block_;
   std::vector<Entry>& entries_;

@@ -219,27 +219,29 @@ struct GroupedLinearBackwardWeight {
   double flops() const { return 2.0 * static_cast<double>(rows * dw.shape[1] * dw.shape[2]); }
 };
 
-/// The losses of a router, summed over what they are means of. losses[0] = (accumulate ? losses[0] : 0) + sum
-/// over sequences of E sum over e of f_e P_e, with f_e = loads[b, e] / (k T) and P_e the mean probability of
-/// expert e over the sequence's tokens (Fedus et al., 2021, eq. 4); losses[1] likewise + sum over tokens of
-/// logsumexp(logits)² (Zoph et al., "ST-MoE", 2022, eq. 5). Probabilities are the softmax of `scores`, or of
-/// `logits` if `scores` is omitted. logits, scores (B, T, E) fp32, loads (B, E) int32, losses (2) fp32; k =
-/// `choices`.
-struct RouterLosses {
-  TensorRef logits{}, scores{}, loads{}, losses{};
+/// What a router did, summed over a micro-batch. sums[0] = (accumulate ? sums[0] : 0) + sum over sequences of
+/// the balance loss E sum over e of f_e P_e, with f_e = loads[b, e] / (k T) and P_e the mean probability of
+/// expert e over the sequence's tokens (Fedus et al., 2021, eq. 4); sums[1] likewise + sum over tokens of
+/// logsumexp(logits)² (Zoph et al., "ST-MoE", 2022, eq. 5); sums[2] + the dropped pairs, those of a sequence
+/// beyond `capacity` on an expert (0: none); sums[3 + e] + sum over sequences of loads[b, e]. Probabilities
+/// are the softmax of `scores`, or of `logits` if `scores` is omitted. logits, scores (B, T, E) fp32, loads
+/// (B, E) int32, sums (3 + E) fp32; k = `choices`.
+struct RouterStatistics {
+  TensorRef logits{}, scores{}, loads{}, sums{};
   std::int64_t choices = 1;
+  std::int64_t capacity = 0;
   bool accumulate = false;
 
-  static constexpr std::string_view name = "router_losses";
+  static constexpr std::string_view name = "router_statistics";
   static void operands(auto& op, const auto& visit) {
     visit_all(visit, Access::read, "logits", op.logits, "scores", op.scores, "loads", op.loads);
-    visit("losses", op.losses, access_of(op.accumulate), op.accumulate);
+    visit("sums", op.sums, access_of(op.accumulate), op.accumulate);
   }
   double flops() const { return 6.0 * static_cast<double>(logits.size()); }
 };
 
-/// The gradient of a router's logits: of the gates, from dgates, and of the losses of RouterLosses, with
-/// factors: loss_scale (balance_scale T losses[0] + z_scale losses[1]). So both scales are a factor of the
+/// The gradient of a router's logits: of the gates, from dgates, and of the losses of RouterStatistics, with
+/// factors: loss_scale (balance_scale T sums[0] + z_scale sums[1]). So both scales are a factor of the
 /// deck over the tokens of the global batch. The loads have no gradient. logits, noise_logits, scores,
 /// dlogits, dnoise_logits (B, T, E) fp32, choices (B, T, k) int32, gates and dgates (B, T, k) fp32, loads (B,
 /// E) int32. `noise_logits` and `dnoise_logits` are there with learned noise only.

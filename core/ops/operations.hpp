@@ -22,6 +22,7 @@
 #include "core/base/stochastic_rounding.hpp"
 #include "core/base/tensor.hpp"
 #include "core/ops/access.hpp"
+#include "core/ops/depth_operations.hpp"
 #include "core/ops/expert_operations.hpp"
 #include "core/ops/grad_guard.hpp"
 #include "core/ops/step_scalars.hpp"
@@ -648,16 +649,15 @@ OperationList<First..., Second...> operator+(OperationList<First...>, OperationL
 
 /// All operations. A new one needs a record above, its name here and, unless it is fused, a kernel in the
 /// root backend.
-using Operations =
-    OperationList<Fill, Cast, FillNormal, Sum, SumOfSquares, LinearForward, LinearBackwardInput,
-                  LinearBackwardWeight, EmbeddingForward, EmbeddingBackward, LayernormForward,
-                  LayernormBackwardInput, LayernormBackwardWeight, GeluForward, GeluBackward, DropoutAdd,
-                  AttentionForward, AttentionBackward, CacheAppend, CachedAttention, SoftmaxStatistics,
-                  CrossEntropy, LinearAddForward, LinearGeluForward, LinearGeluBackwardInput,
-                  DropoutAddLayernorm, LayernormBackward, AdamWStep, SgdStep, GuardStep, RouterForward,
-                  RouterBackwardInput, RouterBackwardWeight, RouterChoice, ExpertPlaces, GatherRows,
-                  CombineRows, CombineRowsBackward, GroupedLinearForward, GroupedLinearBackwardInput,
-                  GroupedLinearBackwardWeight, RouterLosses, RouterGradient>;
+using Operations = OperationList<
+    Fill, Cast, FillNormal, Sum, SumOfSquares, LinearForward, LinearBackwardInput, LinearBackwardWeight,
+    EmbeddingForward, EmbeddingBackward, LayernormForward, LayernormBackwardInput, LayernormBackwardWeight,
+    GeluForward, GeluBackward, DropoutAdd, AttentionForward, AttentionBackward, CacheAppend, CachedAttention,
+    SoftmaxStatistics, CrossEntropy, LinearAddForward, LinearGeluForward, LinearGeluBackwardInput,
+    DropoutAddLayernorm, LayernormBackward, AdamWStep, SgdStep, GuardStep, RouterForward, RouterBackwardInput,
+    RouterBackwardWeight, RouterChoice, ExpertPlaces, GatherRows, CombineRows, CombineRowsBackward,
+    GroupedLinearForward, GroupedLinearBackwardInput, GroupedLinearBackwardWeight, RouterStatistics,
+    RouterGradient, TopTokens, PositiveTokens, Subtract, DepthPredictorLoss>;
 
 /// Returns a hash (after FNV-1a) of the names of the operations, their order and the sizes of their records.
 template <class... Ops>

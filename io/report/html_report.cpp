@@ -5,8 +5,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <ctime>
 #include <initializer_list>
+#include <map>
 #include <span>
 #include <string_view>
 
@@ -359,6 +361,67 @@ void write_plots(std::string& out, const ReportData& data) {
     scales.maybe_log();
     scales.write(out, run, data.launches, Plot::Size::wide);
   }
+
+  if (const Column& largest = column(steps, "largest_load"); !largest.empty()) {
+    Plot loads("Largest load of an expert", "times the mean load of its layer");
+    loads.curve("each step", 5, Plot::Look::thin, at, largest);
+    loads.curve("smoothed", 5, Plot::Look::line, at, smooth(largest));
+    loads.from_zero();
+    loads.write(out, run, data.launches, Plot::Size::third);
+    Plot balance("Balance loss", "sum over layers, unweighted; 1 per layer if loads are equal");
+    balance.curve("smoothed", 1, Plot::Look::line, at, smooth(column(steps, "balance_loss")));
+    balance.write(out, run, data.launches, Plot::Size::third);
+    Plot dropped("Dropped", "fraction of the pairs of token and expert");
+    dropped.curve("smoothed", 3, Plot::Look::line, at, smooth(column(steps, "dropped_share")));
+    dropped.from_zero();
+    dropped.write(out, run, data.launches, Plot::Size::third);
+  }
+  if (const Column& hits = column(steps, "predictor_hits"); !hits.empty()) {
+    Plot depths("Routed blocks", "fraction of tokens");
+    depths.curve("predicted to be taken", 0, Plot::Look::line, at, smooth(column(steps, "predicted_share")));
+    depths.curve("predicted rightly", 1, Plot::Look::line, at, smooth(hits));
+    depths.from_zero();
+    depths.write(out, run, data.launches, Plot::Size::wide);
+  }
+}
+
+/// The mean load of each expert over the last tenth of the steps, by layer.
+std::map<int, std::map<int, double>> loads_by_layer(const MetricsTable& steps) {
+  std::map<int, std::map<int, double>> loads;
+  for (const auto& [name, values] : steps) {
+    int layer = 0;
+    int expert = 0;
+    if (std::sscanf(name.c_str(), "load_%d_%d", &layer, &expert) != 2 || values.empty()) continue;
+    const std::size_t rows = (values.size() + 9) / 10;
+    const Column late(values.end() - static_cast<std::ptrdiff_t>(rows), values.end());
+    loads[layer][expert] = sum(late) / std::max(1.0, count(late));
+  }
+  return loads;
+}
+
+void write_loads(std::string& out, const ReportData& data) {
+  const auto loads = loads_by_layer(data.steps);
+  if (loads.empty()) return;
+  out += R"(<section class="card wide"><h2>Loads of experts</h2><table class="bars loads"><thead><tr>)"
+         R"(<th scope="col">layer</th><th class="of">experts</th><th scope="col">smallest</th>)"
+         R"(<th scope="col">largest</th></tr></thead><tbody>)"
+         "\n";
+  for (const auto& [layer, of_experts] : loads) {
+    const auto by_load = [](const auto& a, const auto& b) { return a.second < b.second; };
+    const auto [least, most] = std::ranges::minmax_element(of_experts, by_load);
+    out += fmt::format(R"(<tr><th scope="row">h.{}</th><td class="of"><svg class="track" viewBox="0 0 {} 1" )"
+                       R"(preserveAspectRatio="none" role="img" aria-label="Loads of h.{}">)",
+                       layer, of_experts.size(), layer);
+    for (int i = 0; const auto& [expert, load] : of_experts) {
+      out += fmt::format(R"(<rect x="{}" width="1" height="1" class="c0" fill-opacity="{:.3f}">)"
+                         R"(<title>expert {}: {:.2f}</title></rect>)",
+                         i++, std::clamp(load / 2.0, 0.0, 1.0), expert, load);
+    }
+    out += fmt::format("</svg></td><td>{:.2f}</td><td>{:.2f}</td></tr>\n", least->second, most->second);
+  }
+  out += R"(</tbody></table><p class="note">Times the mean load of the layer, over the last tenth of the )"
+         R"(steps; darkest from 2 on.</p></section>)"
+         "\n";
 }
 
 // A bar and a table of bytes by name; `of` and `amount` are the headings of the first two columns.
@@ -551,6 +614,7 @@ std::string html_report(const ReportData& data) {
   write_memory(out, data);
   write_phases(out, data);
   write_traffic(out, data);
+  write_loads(out, data);
   write_diagram(out, data.diagram, data.profile.step);
   write_operations(out, data);
   write_facts(out, data);

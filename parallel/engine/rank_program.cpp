@@ -418,13 +418,22 @@ RankProgram::RankProgram(const StepConfig& config, const Coordinates& coordinate
                                      .category = MemoryCategory::workspace});
     };
     guard_state_ = keep("guard's state", sizeof(GuardState) * updates_.size());
-    step_memory_ = keep("step memory", sizeof(StepMemory) * updates_.size() *
+    step_memory_ = keep("step memory", step_memory_bytes() * updates_.size() *
                                            (1 + static_cast<std::size_t>(schedule_.ahead())));
     record_reduction(lowering);
     for (std::size_t number = 0; number < updates_.size(); ++number) record_update(lowering, number);
   }
   insert_awaits();
   places_.emplace(storages(), pool_, passages());
+}
+
+std::size_t RankProgram::num_statistics() const {
+  return (storages().at(Storages::guard_input_storage).bytes - sizeof(GuardInput)) / sizeof(float);
+}
+
+std::size_t RankProgram::step_memory_bytes() const {
+  const std::size_t bytes = sizeof(StepMemory) + num_statistics() * sizeof(float);
+  return (bytes + alignof(StepMemory) - 1) / alignof(StepMemory) * alignof(StepMemory);
 }
 
 double RankProgram::flops_per_step() const {

@@ -49,7 +49,8 @@ struct ForwardList {
   int micro_batches = 1;     ///< as many as keep all stages busy
 };
 
-/// The scalars and the guard's input of a step that is under way.
+/// The scalars and the guard's input of a step that is under way. The sums of RoutingStatistics follow in
+/// memory.
 struct StepMemory {
   StepScalars scalars;
   GuardInput guard_input;
@@ -100,6 +101,9 @@ class RankProgram {
   /// way, used in rotation.
   int guard_state() const { return guard_state_; }
   int step_memory() const { return step_memory_; }
+  /// The number of sums that follow each StepMemory, and the bytes of both.
+  std::size_t num_statistics() const;
+  std::size_t step_memory_bytes() const;
   /// The storages that hold the versions of a unit's weights; version t has number t modulo their number. A
   /// pass reads the version to which Storages::weights_storage is bound. If there are several, the update
   /// writes that version, and reads the one to which `previous_weights` is bound.

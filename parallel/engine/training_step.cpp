@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <cstring>
 #include <string_view>
 
 namespace mylos {
@@ -37,8 +38,8 @@ StepScalars merged(std::span<const StepScalars> parts) {
   return all;
 }
 
-TrainingStep::Slot::Slot(ComputeBackend& backend, int updates)
-    : outputs(backend, sizeof(GuardState) + static_cast<std::size_t>(updates) * sizeof(StepScalars)) {}
+TrainingStep::Slot::Slot(ComputeBackend& backend, std::size_t updates, std::size_t statistics)
+    : outputs(backend, sizeof(GuardState) + updates * (sizeof(StepScalars) + statistics * sizeof(float))) {}
 
 /// Assigns the work queued between construction and destruction to a phase; its event in a trace has `name`,
 /// a literal.
@@ -68,7 +69,8 @@ TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const 
       graphs_(has_graphs(program.config(), backend)),
       program_(program),
       executor_(backend, ledger, grid, program_, graphs_),
-      slots_{Slot(backend, program.num_updates()), Slot(backend, program.num_updates())},
+      slots_{Slot(backend, num_updates(), program.num_statistics()),
+             Slot(backend, num_updates(), program.num_statistics())},
       inputs_{TransferBuffer(backend, sizeof(StepScalars)), TransferBuffer(backend, sizeof(StepScalars))} {
   GuardState guard;
   guard.loss_scale = config_.train.loss_scale;
@@ -90,9 +92,11 @@ void TrainingStep::set_guard(const GuardState& state) {
   for (int update = 0; update < program_.num_updates(); ++update) {
     backend_.copy_to_device(&state, guard_state(update), sizeof state);
     for (std::int64_t step = 0; step <= program_.schedule().ahead(); ++step) {
+      std::vector<std::byte> memory(program_.step_memory_bytes());
       StepScalars scalars;
       scalars.loss_scale = state.loss_scale;
-      backend_.copy_to_device(&scalars, &memory_of(step, update)->scalars, sizeof scalars);
+      std::memcpy(memory.data(), &scalars, sizeof scalars);
+      backend_.copy_to_device(memory.data(), memory_of(step, update), memory.size());
       backend_.synchronize();
     }
   }
@@ -104,8 +108,9 @@ void TrainingStep::continue_after(std::int64_t step, std::int64_t oldest) {
 }
 
 StepMemory* TrainingStep::memory_of(std::int64_t step, int update) const {
-  return static_cast<StepMemory*>(executor_.memory_of(program_.step_memory())) +
-         step % (program_.schedule().ahead() + 1) * program_.num_updates() + update;
+  const std::int64_t number = step % (program_.schedule().ahead() + 1) * program_.num_updates() + update;
+  return reinterpret_cast<StepMemory*>(static_cast<std::byte*>(executor_.memory_of(program_.step_memory())) +
+                                       static_cast<std::size_t>(number) * program_.step_memory_bytes());
 }
 
 void TrainingStep::begin(std::int64_t step) {
@@ -144,10 +149,15 @@ void TrainingStep::run(std::int64_t step, std::int64_t last, StepDriver& driver)
   // What is under way would be awaited by passes that may never come.
   if (program_.schedule().ahead() > 0 && step == last) executor_.settle();
   slot.outputs.download(guard_state(), 0, sizeof(GuardState));
-  for (int update = 0; update < program_.num_updates(); ++update)
-    slot.outputs.download(&memory_of(step, update)->scalars,
-                          sizeof(GuardState) + static_cast<std::size_t>(update) * sizeof(StepScalars),
+  const std::size_t sums = program_.num_statistics() * sizeof(float);
+  for (std::size_t update = 0; update < num_updates(); ++update) {
+    const StepMemory* memory = memory_of(step, static_cast<int>(update));
+    slot.outputs.download(&memory->scalars, sizeof(GuardState) + update * sizeof(StepScalars),
                           sizeof(StepScalars));
+    if (sums > 0)
+      slot.outputs.download(memory + 1,
+                            sizeof(GuardState) + num_updates() * sizeof(StepScalars) + update * sums, sums);
+  }
   ++num_run_;
 }
 
@@ -160,7 +170,13 @@ void TrainingStep::read_results() {
   const auto now = Clock::now();
   results_.seconds = std::chrono::duration<double>(now - std::max(slot.start, last_read_)).count();
   last_read_ = now;
-  results_.scalars = merged({parts, static_cast<std::size_t>(program_.num_updates())});
+  results_.scalars = merged({parts, num_updates()});
+  // Blocks belong to one update each; of others they have sums of 0.
+  const auto* sums = reinterpret_cast<const float*>(parts + num_updates());
+  results_.statistics.assign(program_.num_statistics(), 0.0F);
+  const bool counts = program_.coordinates().index({Axis::tensor}) == 0;
+  for (std::size_t i = 0; counts && i < num_updates() * results_.statistics.size(); ++i)
+    results_.statistics[i % results_.statistics.size()] += sums[i];
   if (program_.schedule().rules.empty()) results_.guard = *guard;
   results_.phase_seconds.fill(0.0);
   results_.idle_seconds = 0.0;

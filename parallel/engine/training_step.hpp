@@ -46,6 +46,9 @@ StepScalars merged(std::span<const StepScalars> parts);
 struct StepResults {
   StepScalars scalars;
   GuardState guard;  ///< the guard's state after the step; nothing in an asynchronous pipeline
+  /// Sums of RoutingStatistics over the rank's micro-batches; 0 for blocks of other ranks, and where another
+  /// rank along the tensor axis has the same sums.
+  std::vector<float> statistics;
   PhaseSeconds phase_seconds{};
   /// That passes waited for messages of other stages; part of their phases.
   double idle_seconds = 0.0;
@@ -122,8 +125,8 @@ class TrainingStep final : private ActionObserver {
   /// The data that a step exchanges with the host. Two slots alternate: while one step is queued, the results
   /// of the other are read.
   struct Slot {
-    Slot(ComputeBackend& backend, int updates);
-    TransferBuffer outputs;  // the guard's state, and StepScalars of each update
+    Slot(ComputeBackend& backend, std::size_t updates, std::size_t statistics);
+    TransferBuffer outputs;  // the guard's state, then StepScalars and then statistics of each update
     std::vector<Span> spans;
     std::size_t num_spans = 0;  // used by this step so far
     Clock::time_point start;
@@ -137,6 +140,7 @@ class TrainingStep final : private ActionObserver {
   /// Sends a step's number and learning rate to the device, and copies the loss scale if steps overlap.
   void begin(std::int64_t step);
   StepMemory* memory_of(std::int64_t step, int update = 0) const;
+  std::size_t num_updates() const { return static_cast<std::size_t>(program_.num_updates()); }
   GuardState* guard_state(int update = 0) const;
   Slot& slot_of(std::size_t run) { return slots_[run % slots_.size()]; }
   Span& next_span(std::optional<StepPhase> phase);

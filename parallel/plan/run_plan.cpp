@@ -24,16 +24,27 @@ std::int64_t RunPlan::memory_total() const {
 }
 
 double model_flops_per_token(const ModelConfig& model, std::int64_t parameters, std::int64_t seq_len) {
-  // A token uses some of the experts.
+  // A token uses some of the experts, and some tokens use a routed block.
   const ExpertConfig& experts = model.experts;
-  std::int64_t idle = 0;
+  const std::int64_t c = model.width;
+  const std::int64_t expert = 2 * c * experts.width + c + experts.width;
+  const double share = static_cast<double>(model.depths.tokens(seq_len)) / static_cast<double>(seq_len);
+  auto weights = static_cast<double>(parameters);
+  double attended = 0.0;  // positions
   for (std::int64_t layer = 0; layer < model.layers; ++layer) {
-    if (experts.are_in(layer))
-      idle += (experts.count - experts.per_token) *
-              (2 * model.width * experts.width + model.width + experts.width);
+    std::int64_t used = 4 * c * c + 8 * c;  // of a block by a token that it processes
+    if (experts.are_in(layer)) {
+      const std::int64_t routers = experts.noise == RouterNoise::Kind::learned ? 2 : 1;
+      used += experts.count * c * routers + (experts.per_token + (experts.has_shared ? 1 : 0)) * expert;
+      weights -= static_cast<double>((experts.count - experts.per_token) * expert);
+    } else {
+      used += 8 * c * c + 5 * c;
+    }
+    const double part = model.depths.are_in(layer) ? share : 1.0;
+    weights -= (1.0 - part) * static_cast<double>(used);
+    attended += part * part * static_cast<double>(seq_len);
   }
-  return 6.0 * static_cast<double>(parameters - idle) +
-         12.0 * static_cast<double>(model.layers * model.width * seq_len);
+  return 6.0 * weights + 12.0 * static_cast<double>(c) * attended;
 }
 
 namespace {
@@ -182,6 +193,8 @@ std::vector<PlannedProduct> products(const RankProgram& program, std::int64_t th
   const auto add_all = [&](const Program& own) {
     for (const Entry& entry : own.entries) std::visit(add, entry.operation);
   };
+  // In evaluation a routed block has rows for all tokens.
+  for (const ChunkPrograms& chunk : programs.chunks) add_all(chunk.evaluate);
   for (const ChunkPrograms& chunk : programs.chunks) add_all(chunk.forward);
   for (const ChunkPrograms& chunk : programs.chunks) std::ranges::for_each(chunk.backward, add_all);
   std::vector<PlannedProduct> products;
@@ -189,13 +202,14 @@ std::vector<PlannedProduct> products(const RankProgram& program, std::int64_t th
   return products;
 }
 
-/// The attention that every block computes.
+/// The attention that every block computes, over the most positions.
 PlannedAttention attention(const ModelPrograms& programs) {
+  PlannedAttention most;
   for (const ChunkPrograms& chunk : programs.chunks) {
     for (const Entry& entry : chunk.forward.entries) {
       const auto* op = std::get_if<AttentionForward>(&entry.operation);
-      if (op == nullptr) continue;
-      return {.batch = op->query.shape[0],
+      if (op == nullptr || op->query.shape[1] <= most.positions) continue;
+      most = {.batch = op->query.shape[0],
               .heads = op->query.shape[2],
               .positions = op->query.shape[1],
               .head_size = op->query.shape[3],
@@ -203,7 +217,7 @@ PlannedAttention attention(const ModelPrograms& programs) {
               .has_dropout = op->dropout.probability > 0.0F};
     }
   }
-  return {};
+  return most;
 }
 
 }  // namespace

@@ -2,9 +2,11 @@
 #include "parallel/plan/unit_costs.hpp"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
+#include <utility>
 
 #include <fmt/core.h>
 
@@ -59,10 +61,12 @@ std::int64_t kept_bytes(const ModelPrograms& programs, const ChunkPrograms& chun
   return bytes;
 }
 
-/// The costs of embedding, block and head of a model with one block, which has experts if the model has any.
+/// The costs of embedding, block and head of a model with one block, which has experts and is routed if the
+/// model has such blocks.
 std::vector<UnitCost> costs_with_one_block(StepConfig small) {
   small.model.layers = 1;
   small.model.experts.every = 1;
+  small.model.depths.every = 1;
   small.parallel.pipeline = 1;
   small.parallel.emulated_stages = 1;
   small.parallel.schedule = &one_unit_per_chunk;
@@ -98,15 +102,19 @@ std::vector<UnitCost> costs_with_one_block(StepConfig small) {
 }  // namespace
 
 std::vector<UnitCost> unit_costs(const StepConfig& config) {
-  StepConfig dense = config;
-  dense.model.experts = {};
-  std::vector<UnitCost> units = costs_with_one_block(dense);
-  const UnitCost plain = units[1];
-  const UnitCost routed = config.model.experts.count > 0 ? costs_with_one_block(config)[1] : plain;
-  units.erase(units.begin() + 1);
+  std::vector<UnitCost> units;
+  std::map<std::pair<bool, bool>, UnitCost> blocks;  // by whether they have experts and are routed
   for (std::int64_t layer = 0; layer < config.model.layers; ++layer) {
-    units.insert(units.end() - 1, config.model.experts.are_in(layer) ? routed : plain);
-    units[static_cast<std::size_t>(layer) + 1].name = fmt::format("block {}", layer);
+    const std::pair kind{config.model.experts.are_in(layer), config.model.depths.are_in(layer)};
+    if (!blocks.contains(kind)) {
+      StepConfig alike = config;
+      if (!kind.first) alike.model.experts = {};
+      if (!kind.second) alike.model.depths = {};
+      const std::vector<UnitCost> costs = costs_with_one_block(alike);
+      blocks[kind] = costs[1];
+      if (units.empty()) units = {costs.front(), costs.back()};
+    }
+    units.insert(units.end() - 1, blocks[kind])->name = fmt::format("block {}", layer);
   }
   return units;
 }

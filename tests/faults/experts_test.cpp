@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "io/file_util.hpp"
 #include "tests/faults/run_fixture.hpp"
 
 namespace mylos::test {
@@ -15,9 +16,14 @@ using testing::HasSubstr;
 
 class Experts : public RunTest {
  protected:
+  /// One of two blocks is also routed.
+  static Words model_words() {
+    return {"--model.experts=4", "--train.expert_capacity=1.25", "--model.router_noise=learned",
+            "--model.depth_capacity=0.5"};
+  }
   Outcome train_experts(const std::string& run, int ranks, const Words& more = {}) const {
-    Words words = {"--model.experts=4", "--train.expert_capacity=1.25", "--model.router_noise=learned",
-                   "--optim.lr=1e-3"};
+    Words words = model_words();
+    words.emplace_back("--optim.lr=1e-3");
     words.insert(words.end(), more.begin(), more.end());
     return train(run, words, {.ranks = ranks});
   }
@@ -53,8 +59,8 @@ TEST_F(Experts, ContinueOnOtherGrids) {
     fs::copy(run_path(run), run_path(run + "-still"), fs::copy_options::recursive);
     words = second.words;
     words.insert(words.end(), {"--train.stop_step=6", "--optim.weight_decay=0", "--restart"});
-    Words tiny = {"--model.experts=4", "--train.expert_capacity=1.25", "--model.router_noise=learned",
-                  "--optim.lr=1e-30"};
+    Words tiny = model_words();
+    tiny.emplace_back("--optim.lr=1e-30");
     tiny.insert(tiny.end(), words.begin(), words.end());
     const Outcome outcome = train(run + "-still", tiny, {.ranks = second.ranks});
     ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
@@ -96,11 +102,42 @@ TEST_F(Experts, BeginWithTheWeightsOfOthers) {
             snapshot("first", 8).tensors.at("weights.h5:h.0.moe.router.weight"));
   EXPECT_EQ(train("second", {init, "--restart"}, {.ranks = 2}).exit_code, 0);
   fs::remove(run_path("second") / "resolved.deck");
-  const Outcome without = train("second", {init, "--model.experts=4", "--restart"}, {.ranks = 1});
+  const Outcome without =
+      train("second", {init, "--model.experts=4", "--model.depth_capacity=0.5", "--restart"}, {.ranks = 1});
   EXPECT_EQ(without.exit_code, 0) << without.output;
   const Outcome others = train("third", {init, "--model.experts=2"}, {.ranks = 1});
   EXPECT_EQ(others.exit_code, static_cast<int>(ExitCode::usage)) << others.output;
   EXPECT_THAT(others.output, HasSubstr("[model] experts = 2, but experts = 4 in"));
+}
+
+/// What a step records about routers is the same on all grids, and the report shows it.
+TEST_F(Experts, AreReported) {
+  ASSERT_EQ(train_experts("alone", 1).exit_code, 0);
+  ASSERT_EQ(train_experts("divided", 4, {"--parallel.expert=2", "--parallel.pipeline=2"}).exit_code, 0);
+  const MetricsTable alone = steps_table("alone");
+  const MetricsTable divided = steps_table("divided");
+  for (const char* column : {"balance_loss", "router_z_loss", "dropped_share", "largest_load", "load_0_3",
+                             "load_1_0", "predictor_loss", "predicted_share", "predictor_hits"}) {
+    ASSERT_TRUE(alone.contains(column)) << column;
+    EXPECT_NEAR(divided.at(column).front() / alone.at(column).front(), 1.0, 1e-4) << column;
+  }
+  EXPECT_GT(alone.at("dropped_share").front(), 0.0);
+  const std::string report = read_text_file(run_path("divided") / "report.html");
+  EXPECT_THAT(report, HasSubstr("Loads of experts"));
+  EXPECT_THAT(report, HasSubstr("<title>expert 3: "));
+  EXPECT_THAT(report, HasSubstr("Routed blocks"));
+}
+
+TEST_F(Experts, RoutedBlocksHaveNoPlaceInOtherFormats) {
+  ASSERT_EQ(train("run", {"--model.depth_capacity=0.5"}, {.ranks = 1}).exit_code, 0);
+  const Outcome outcome =
+      run_mylos({"convert", run_path("run").string(), (scratch() / "hf").string(), "--to=hf"}, {.ranks = 1});
+  EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage)) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("has routed blocks, for which"));
+  const Outcome others =
+      train("run", {"--model.depth_capacity=0.25", "--train.steps=9", "--restart"}, {.ranks = 1});
+  EXPECT_EQ(others.exit_code, static_cast<int>(ExitCode::bad_data)) << others.output;
+  EXPECT_THAT(others.output, HasSubstr("depths 0.5 of the tokens in every 2 blocks; the deck asks for"));
 }
 
 TEST_F(Experts, AreEvaluatedOnAnyNumberOfRanks) {

@@ -42,6 +42,8 @@ class CaseTable {
   void add(OpCase c);
 };
 
+void add_small_depth_cases(CaseTable& table);
+void add_full_size_depth_cases(CaseTable& table);
 void add_small_expert_cases(CaseTable& table);
 void add_full_size_expert_cases(CaseTable& table);
 

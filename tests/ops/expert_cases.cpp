@@ -186,17 +186,25 @@ void router_ties(CaseTable& table, const Choice& s, RouterKind kind) {
   table.add(std::move(c));
 }
 
-void router_losses(CaseTable& table, bool full_size, const Choice& s, RouterNoise::Kind noise,
-                   bool accumulate) {
-  OpCase c{.op = Op::router_losses,
-           .full_size = full_size,
-           .detail = fmt::format("{}{}{}", detail_of(s), text_of(noise), accumulate ? "_add" : ""),
-           .operands = {logits_of(s, 3.0), derived("loads", DType::int32, {s.samples, s.experts}),
-                        result("losses", DType::fp32, {2}, 2e-6, accumulate)},
-           .accumulate = accumulate,
-           .choices = s.choices,
-           .noise = noise,
-           .scalars = {.step = 3}};
+void router_statistics(CaseTable& table, bool full_size, const Choice& s, RouterNoise::Kind noise,
+                       std::int64_t capacity, bool accumulate) {
+  OpCase c{
+      .op = Op::router_statistics,
+      .full_size = full_size,
+      .detail = fmt::format("{}{}{}{}", detail_of(s), text_of(noise),
+                            capacity == 0 ? "" : fmt::format("_cap{}", capacity), accumulate ? "_add" : ""),
+      .operands = {logits_of(s, 3.0), derived("loads", DType::int32, {s.samples, s.experts}),
+                   result("sums", DType::fp32, {3 + s.experts}, 2e-6, accumulate)},
+      .accumulate = accumulate,
+      .choices = s.choices,
+      .capacity = capacity,
+      .noise = noise,
+      .scalars = {.step = 3}};
+  if (accumulate) {  // to whole numbers, so that counts stay exact
+    std::vector<std::int32_t> old(static_cast<std::size_t>(3 + s.experts));
+    std::iota(old.begin(), old.end(), 5);
+    c.integers = {{"sums", std::move(old)}};
+  }
   if (noise != RouterNoise::Kind::none) {
     c.operands.push_back(derived("scores", DType::fp32, {s.samples, s.length, s.experts}));
   }
@@ -416,7 +424,11 @@ void add_small_expert_cases(CaseTable& table) {
         router_gradient(table, false, s, kind, noise, 0.5F, 0.1F);
       }
       if (noise == RouterNoise::Kind::learned) continue;
-      for (const bool accumulate : {false, true}) router_losses(table, false, s, noise, accumulate);
+      const std::int64_t even_load = std::max<std::int64_t>(s.length * s.choices / s.experts, 1);
+      for (const std::int64_t capacity : {std::int64_t{0}, even_load}) {
+        for (const bool accumulate : {false, true})
+          router_statistics(table, false, s, noise, capacity, accumulate);
+      }
     }
   }
   for (const RouterKind kind : router_kinds) {
@@ -477,7 +489,7 @@ void add_full_size_expert_cases(CaseTable& table) {
   for (const std::int64_t count : {1, 2}) {
     const Choice choice{samples, length, experts, count};
     router_choice(table, true, choice, RouterKind::topk_softmax, RouterNoise::Kind::normal);
-    router_losses(table, true, choice, RouterNoise::Kind::normal, true);
+    router_statistics(table, true, choice, RouterNoise::Kind::normal, length * count / experts, true);
     router_gradient(table, true, choice, RouterKind::topk_softmax, RouterNoise::Kind::normal, 1e-2F, 1e-3F);
     Routing routing{samples, length, experts, count};
     routing.is_even = true;

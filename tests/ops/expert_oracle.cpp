@@ -270,23 +270,26 @@ void grouped_linear_backward_weight(const Array& x, const Array& dy, const Array
   });
 }
 
-void router_losses(const Array& logits, const Array& scores, const Array& loads, std::int64_t choices,
-                   bool accumulate, Array& losses) {
+void router_statistics(const Array& logits, const Array& scores, const Array& loads, std::int64_t choices,
+                       std::int64_t capacity, bool accumulate, Array& sums) {
   const std::int64_t sequences = logits.dim(0), tokens = logits.dim(1), experts = logits.dim(2);
-  if (!accumulate) losses = Array({2});
+  if (!accumulate) sums = Array({3 + experts});
   const Array p = probabilities(scores ? scores : logits);
   for (std::int64_t b = 0; b < sequences; ++b) {
     for (std::int64_t e = 0; e < experts; ++e) {
-      const double share = loads[b * experts + e] / static_cast<double>(choices * tokens);
+      const double load = loads[b * experts + e];
+      const double share = load / static_cast<double>(choices * tokens);
       double mean = 0.0;
       for (std::int64_t t = 0; t < tokens; ++t) {
         mean += p[(b * tokens + t) * experts + e] / static_cast<double>(tokens);
       }
-      losses[0] += static_cast<double>(experts) * share * mean;
+      sums[0] += static_cast<double>(experts) * share * mean;
+      if (capacity > 0) sums[2] += std::max(load - static_cast<double>(capacity), 0.0);
+      sums[3 + e] += load;
     }
   }
   for (std::int64_t n = 0; n < sequences * tokens; ++n) {
-    losses[1] += std::pow(log_sum_exp(logits, n * experts, experts), 2);
+    sums[1] += std::pow(log_sum_exp(logits, n * experts, experts), 2);
   }
 }
 

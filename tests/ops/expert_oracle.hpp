@@ -49,8 +49,8 @@ void grouped_linear_backward_weight(const Array& x, const Array& dy, const Array
                                     Array& dw, Array& dbias);
 
 /// `scores` may be absent.
-void router_losses(const Array& logits, const Array& scores, const Array& loads, std::int64_t choices,
-                   bool accumulate, Array& losses);
+void router_statistics(const Array& logits, const Array& scores, const Array& loads, std::int64_t choices,
+                       std::int64_t capacity, bool accumulate, Array& sums);
 
 struct RouterGradientInput {
   Array logits, noise_logits, scores, choices, gates, dgates, loads;

@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/ops/depth_oracle.hpp"
 #include "tests/ops/expert_oracle.hpp"
 #include "tests/ops/op_run.hpp"
 
@@ -246,15 +247,15 @@ TEST(OracleGradient, RouterLogits) {
     const auto compute_scores = [&] {
       return oracle::router_scores(in.logits, in.noise_logits, in.noise, in.step);
     };
-    Array loss_factors({2});
+    Array loss_factors({3 + in.logits.dim(2)});
     loss_factors[0] = in.balance_scale * static_cast<double>(in.logits.dim(1));
     loss_factors[1] = in.z_scale;
     const auto objective = [&] {
       const Array scores = compute_scores();
-      Array losses;
-      oracle::router_losses(in.logits, scores, in.loads, c.choices, false, losses);
+      Array sums;
+      oracle::router_statistics(in.logits, scores, in.loads, c.choices, 0, false, sums);
       Objective sum = objective_of(oracle::router_gates(scores, in.choices, in.kind), in.dgates);
-      sum.add(losses, loss_factors);
+      sum.add(sums, loss_factors);
       return sum;
     };
     if (c.noise != RouterNoise::Kind::none) in.scores = compute_scores();
@@ -263,6 +264,22 @@ TEST(OracleGradient, RouterLogits) {
     oracle::router_gradient(in, dlogits, dnoise_logits);
     expect_gradient("dlogits", in.logits, dlogits, objective);
     if (is_learned) expect_gradient("dnoise_logits", in.noise_logits, dnoise_logits, objective);
+  });
+}
+
+TEST(OracleGradient, DepthPredictor) {
+  for_each_case(Op::depth_predictor_loss, [](const OpCase& c, Arrays& a) {
+    Array& logits = a.at("logits");
+    const double scale = static_cast<double>(c.scale) * c.scalars.loss_scale;
+    Array factors({3});
+    factors[0] = scale;
+    Array unused;
+    const Array dlogits = oracle::depth_predictor_loss(logits, a.at("places"), scale, false, unused);
+    expect_gradient("dlogits", logits, dlogits, [&] {
+      Array sums;
+      oracle::depth_predictor_loss(logits, a.at("places"), scale, false, sums);
+      return objective_of(sums, factors);
+    });
   });
 }
 

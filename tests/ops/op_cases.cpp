@@ -852,8 +852,10 @@ const std::vector<OpCase>& op_cases() {
     Table table;
     add_small_cases(table);
     add_small_expert_cases(table);
+    add_small_depth_cases(table);
     add_full_size_cases(table);
     add_full_size_expert_cases(table);
+    add_full_size_depth_cases(table);
     return std::move(table.cases);
   }();
   return cases;

@@ -58,11 +58,15 @@ enum class Op : std::uint8_t {
   grouped_linear_forward,
   grouped_linear_backward_input,
   grouped_linear_backward_weight,
-  router_losses,
+  router_statistics,
   router_gradient,
+  top_tokens,
+  positive_tokens,
+  subtract,
+  depth_predictor_loss,
 };
 
-static_assert(static_cast<std::size_t>(Op::router_gradient) + 1 == Operations::count);
+static_assert(static_cast<std::size_t>(Op::depth_predictor_loss) + 1 == Operations::count);
 
 constexpr std::string_view name_of(Op op) {
   return Operations::names[static_cast<std::size_t>(op)];
@@ -173,10 +177,8 @@ void with_operation(const OpCase& c, const Tensor& tensor, const CaseMemory& mem
     if constexpr (requires { record.scalars; }) record.scalars = memory.scalars;
     if constexpr (requires { requires std::is_arithmetic_v<decltype(record.choices)>; })
       record.choices = c.choices;
-    if constexpr (requires { record.capacity; }) {
-      record.capacity = c.capacity;
-      record.by_choice = c.by_choice;
-    }
+    if constexpr (requires { record.capacity; }) record.capacity = c.capacity;
+    if constexpr (requires { record.by_choice; }) record.by_choice = c.by_choice;
     if constexpr (requires { requires std::is_arithmetic_v<decltype(record.rows)>; }) record.rows = c.rows;
     if constexpr (requires { record.noise; }) {
       record.kind = c.router;
@@ -193,6 +195,7 @@ void with_operation(const OpCase& c, const Tensor& tensor, const CaseMemory& mem
     }
     if constexpr (std::is_same_v<Record, SumOfSquares>) record.factor = c.scale;
     if constexpr (std::is_same_v<Record, RouterBackwardInput>) record.scale = c.scale;
+    if constexpr (std::is_same_v<Record, DepthPredictorLoss>) record.scale = c.scale;
     if constexpr (std::is_same_v<Record, EmbeddingBackward>) {
       record.accumulate_wte = c.accumulate;
       record.accumulate_wpe = c.accumulate_second;

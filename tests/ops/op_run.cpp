@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "tests/ops/depth_oracle.hpp"
 #include "tests/ops/expert_oracle.hpp"
 
 namespace mylos {
@@ -145,7 +146,7 @@ void derive_inputs(const OpCase& c, Contents& contents) {
   Arrays derived;
   if (c.op == Op::attention_backward) {
     oracle::attention_forward(attention_input(c, arrays), derived["output"], derived["lse"]);
-  } else if (c.op == Op::router_losses || c.op == Op::router_gradient) {
+  } else if (c.op == Op::router_statistics || c.op == Op::router_gradient) {
     const Array scores = oracle::router_scores(arrays.at("logits"), get(arrays, "noise_logits"),
                                                noise_of(c, nullptr), c.scalars.step);
     const Array choices = oracle::largest_scores(scores, c.choices);
@@ -391,9 +392,9 @@ void run_oracle(const OpCase& c, Arrays& arrays) {
                                              dbias);
       break;
     }
-    case Op::router_losses:
-      oracle::router_losses(in("logits"), in("scores"), in("loads"), c.choices, c.accumulate,
-                            arrays.at("losses"));
+    case Op::router_statistics:
+      oracle::router_statistics(in("logits"), in("scores"), in("loads"), c.choices, c.capacity, c.accumulate,
+                                arrays.at("sums"));
       break;
     case Op::router_gradient: {
       Array unused;
@@ -401,6 +402,29 @@ void run_oracle(const OpCase& c, Arrays& arrays) {
                               in("dnoise_logits") ? arrays.at("dnoise_logits") : unused);
       break;
     }
+    case Op::top_tokens:
+    case Op::positive_tokens: {
+      const Array& scores = in("scores");
+      oracle::PackedTokens packed = c.op == Op::top_tokens
+                                        ? oracle::top_tokens(scores, in("pairs").size() / scores.dim(0))
+                                        : oracle::positive_tokens(scores);
+      if (in("taken")) {
+        arrays["own_positions"] =
+            oracle::count_taken(packed.places, in("rows"), in("positions"), arrays.at("taken"));
+      }
+      arrays["places"] = std::move(packed.places);
+      arrays["pairs"] = std::move(packed.pairs);
+      arrays["offsets"] = std::move(packed.offsets);
+      break;
+    }
+    case Op::subtract:
+      for (std::int64_t i = 0; i < in("y").size(); ++i) arrays.at("y")[i] = in("a")[i] - in("b")[i];
+      break;
+    case Op::depth_predictor_loss:
+      arrays["dlogits"] = oracle::depth_predictor_loss(in("logits"), in("places"),
+                                                       static_cast<double>(c.scale) * c.scalars.loss_scale,
+                                                       c.accumulate, arrays.at("sums"));
+      break;
   }
 }
 

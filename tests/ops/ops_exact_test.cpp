@@ -442,6 +442,63 @@ TEST_P(OpsExactTest, CrossEntropyPaddingTiesAndNegativeTargets) {
   }
 }
 
+// In AgreesWithOracle, large elements hide errors of small ones.
+TEST_P(OpsExactTest, SumsOfRoutersAndDepthPredictorsOneByOne) {
+  for (const OpCase& c : op_cases()) {
+    if ((c.op != Op::router_statistics && c.op != Op::depth_predictor_loss) || c.full_size) continue;
+    SCOPED_TRACE(c.name());
+    const std::int64_t losses = c.op == Op::router_statistics ? 2 : 1;  // the others are counts
+    const Contents initial = initial_contents(c);
+    Arrays arrays = read_all(c, initial);
+    run_oracle(c, arrays);
+    const oracle::Array& expected = arrays.at("sums");
+    OpRun run(c, backend(), initial);
+    run.run();
+    const oracle::Array sums = read(*c.find("sums"), run.contents());
+    for (std::int64_t i = 0; i < sums.size(); ++i) {
+      EXPECT_NEAR(sums[i], expected[i], i < losses ? 4e-6 * std::max(expected[i], 1.0) : 0.0) << i;
+    }
+  }
+}
+
+TEST_P(OpsExactTest, TopTokensCompareZerosAndInfinities) {
+  const auto scores = device(std::vector<float>{-0.0F, 0.0F, -infinity, infinity, 0.0F, -0.0F, 1.0F, -1.0F});
+  const std::vector<std::vector<std::int32_t>> taken = {
+      {3}, {3, 6}, {0, 3, 6}, {0, 1, 3, 6}, {0, 1, 3, 4, 6}, {0, 1, 3, 4, 5, 6}, {0, 1, 3, 4, 5, 6, 7}};
+  for (const std::vector<std::int32_t>& expected : taken) {
+    const auto places = device(std::vector<std::int32_t>(8));
+    const auto pairs = device(std::vector<std::int32_t>(expected.size()));
+    const auto offsets = device(std::vector<std::int32_t>(2));
+    backend().run(TopTokens{.scores = scores.ref({1, 8, 1}),
+                            .places = places.ref({1, 8, 1}),
+                            .pairs = pairs.ref({1, static_cast<std::int64_t>(expected.size())}),
+                            .offsets = offsets.ref({1, 2})});
+    EXPECT_EQ(pairs.values(), expected);
+  }
+}
+
+TEST_P(OpsExactTest, PositiveTokensHaveScoresAboveZero) {
+  const auto check = [&](auto element, float smallest) {
+    using T = decltype(element);
+    SCOPED_TRACE(name_of(dtype_of<T>()));
+    std::vector<T> values;
+    for (const float value : {-0.0F, smallest, 0.0F, -smallest, infinity, -infinity})
+      values.push_back(static_cast<T>(value));
+    const auto scores = device(values);
+    const auto places = device(std::vector<std::int32_t>(6));
+    const auto pairs = device(std::vector<std::int32_t>(6));
+    const auto offsets = device(std::vector<std::int32_t>(2));
+    backend().run(PositiveTokens{.scores = scores.ref({1, 6, 1}),
+                                 .places = places.ref({1, 6, 1}),
+                                 .pairs = pairs.ref({1, 6}),
+                                 .offsets = offsets.ref({1, 2})});
+    EXPECT_EQ(places.values(), (std::vector<std::int32_t>{-1, 0, -1, -1, 1, -1}));
+  };
+  check(0.0F, 0x1p-126F);
+  check(bf16(), 0x1p-126F);
+  check(fp16(), 0x1p-24F);
+}
+
 TEST_P(OpsExactTest, SkippedStepLeavesEverythingAsItIs) {
   for (const OpCase& table_case : op_cases()) {
     if ((table_case.op != Op::adamw && table_case.op != Op::sgd) || table_case.full_size) continue;

@@ -26,10 +26,16 @@ namespace {
 constexpr std::int64_t context = 20;
 constexpr std::int64_t vocab = 23;
 
-class Generation : public testing::Test {
+/// Which tokens go where in the model.
+struct Routing {
+  const char* name;
+  bool has_experts, has_depths;
+};
+
+class Generation : public testing::TestWithParam<Routing> {
  protected:
-  static RunConfig config(std::int64_t data = 1, std::int64_t tensor = 1, DType dtype = DType::fp32,
-                          const char* exchange = "ddp") {
+  RunConfig config(std::int64_t data = 1, std::int64_t tensor = 1, DType dtype = DType::fp32,
+                   const char* exchange = "ddp") const {
     ModelConfig model;
     model.layers = 2;
     model.heads = 4;
@@ -37,6 +43,8 @@ class Generation : public testing::Test {
     model.context = context;
     model.vocab = vocab;
     model.vocab_multiple = 8;
+    if (GetParam().has_experts) model.experts = {.count = 4, .per_token = 2, .width = 24, .capacity = 1.0};
+    if (GetParam().has_depths) model.depths = {.capacity = 0.3, .every = 1};
     RunConfig run = mini_config(model, data, context, data);
     run.train.dtype = dtype;
     run.parallel.tensor = tensor;
@@ -138,7 +146,7 @@ std::pair<std::int64_t, std::int64_t> window_of(std::int64_t prompt, std::int64_
   return {begin, size};
 }
 
-TEST_F(Generation, GreedyTextIsThatOfWindowsWithoutACache) {
+TEST_P(Generation, GreedyTextIsThatOfWindowsWithoutACache) {
   constexpr std::int64_t wanted = 45;  // the window is dropped twice or more
   const std::vector<TextJob> all = jobs();
   const auto found = generate(config(), all, 3, settings_of(0.0, wanted));
@@ -171,7 +179,7 @@ TEST_F(Generation, GreedyTextIsThatOfWindowsWithoutACache) {
   EXPECT_GT(different.size(), 5U) << "the model says more than one thing";
 }
 
-TEST_F(Generation, EveryLayoutContinuesTheSameTexts) {
+TEST_P(Generation, EveryLayoutContinuesTheSameTexts) {
   const std::vector<TextJob> all = jobs();
   const GenerationSettings settings = settings_of(0.9, 30);
   const auto expected = generate(config(), all, 2, settings);
@@ -202,7 +210,7 @@ TEST_F(Generation, EveryLayoutContinuesTheSameTexts) {
   }
 }
 
-TEST_F(Generation, LogProbabilitiesHaveTheSameBitsInAnyBatch) {
+TEST_P(Generation, LogProbabilitiesHaveTheSameBitsInAnyBatch) {
   const std::vector<TextJob> all = jobs();
   for (const DType dtype : {DType::fp32, DType::bf16}) {
     const GenerationSettings settings = settings_of(0.9, 30);
@@ -227,7 +235,7 @@ TEST_F(Generation, LogProbabilitiesHaveTheSameBitsInAnyBatch) {
   }
 }
 
-TEST_F(Generation, RowsOfQuestionsHaveTheLossesOfWindows) {
+TEST_P(Generation, RowsOfQuestionsHaveTheLossesOfWindows) {
   ChoiceQuestions questions;
   questions.max_length = context;
   for (std::int64_t i = 0; i < 9; ++i) {
@@ -308,7 +316,7 @@ TEST_F(Generation, RowsOfQuestionsHaveTheLossesOfWindows) {
 }
 
 /// Rows of 40 to 120 tokens, which share passes: little is computed that no row asked for.
-TEST_F(Generation, RowsOfQuestionsCostTheirOwnLength) {
+TEST_P(Generation, RowsOfQuestionsCostTheirOwnLength) {
   RunConfig run = config();
   run.model.context = 128;
   ChoiceQuestions questions;
@@ -339,7 +347,7 @@ TEST_F(Generation, RowsOfQuestionsCostTheirOwnLength) {
 
 /// A pass over the cache is recorded when it runs for the second time, and replayed at other positions and
 /// rows. The first run of another pass drops the records.
-TEST_F(Generation, PassesAreReplayedAtOtherPositions) {
+TEST_P(Generation, PassesAreReplayedAtOtherPositions) {
   DistantBackend device(backend_);
   const std::unique_ptr<Communicator> self = open_communicator("self", &device);
   RunConfig run = config();
@@ -396,6 +404,11 @@ TEST_F(Generation, PassesAreReplayedAtOtherPositions) {
   EXPECT_THAT(captures, testing::ElementsAre(0, 1, 1, 1, 1, 2, 3, 3, 3));
   EXPECT_THAT(no_captures, testing::Each(0));
 }
+
+INSTANTIATE_TEST_SUITE_P(Models, Generation,
+                         testing::Values(Routing{"dense", false, false}, Routing{"depths", false, true},
+                                         Routing{"experts_and_depths", true, true}),
+                         [](const auto& tested) { return tested.param.name; });
 
 }  // namespace
 }  // namespace mylos

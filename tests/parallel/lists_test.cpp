@@ -53,7 +53,7 @@ class Lists : public testing::Test {
   int ranks() const { return world_->size(); }
 
   /// Calls visit(config) for each exchange with tensor, vocabulary and sequence parallelism, accumulation,
-  /// types and experts.
+  /// types, experts and depths.
   template <class Visit>
   void for_all_layouts(const Visit& visit) {
     for (const ExchangeKind* exchange : exchanges()) {
@@ -83,6 +83,9 @@ class Lists : public testing::Test {
                 RunConfig routed = config;
                 routed.model.experts = {.count = 4, .width = 36, .has_shared = true, .capacity = 1.25};
                 routed.parallel.expert = expert;
+                visit(routed);
+                if (divides_more) continue;
+                routed.model.depths = {.capacity = 0.3, .every = 1};
                 visit(routed);
               }
             }

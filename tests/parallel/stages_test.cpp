@@ -64,12 +64,14 @@ struct StagedCase {
   bool tied = false;
   bool is_uneven = false;
   bool has_experts = false;
+  bool has_depths = false;
 
   std::string text() const {
-    return fmt::format("{} on {} x {} x {}, {} chunks each, {}, {} micro-batches, recompute {}, {}, {}, {}{}",
-                       schedule, layout.pipeline, layout.data, layout.tensor, layout.chunks, layout.exchange,
-                       micro_batches, static_cast<int>(recompute), name_of(dtype), tied ? "tied" : "untied",
-                       is_uneven ? "uneven" : "even", has_experts ? ", experts" : "");
+    return fmt::format(
+        "{} on {} x {} x {}, {} chunks each, {}, {} micro-batches, recompute {}, {}, {}, {}{}{}", schedule,
+        layout.pipeline, layout.data, layout.tensor, layout.chunks, layout.exchange, micro_batches,
+        static_cast<int>(recompute), name_of(dtype), tied ? "tied" : "untied", is_uneven ? "uneven" : "even",
+        has_experts ? ", experts" : "", has_depths ? ", depths" : "");
   }
 };
 
@@ -86,8 +88,11 @@ std::vector<StagedCase> all_cases(int ranks) {
           for (const DType dtype : {DType::fp32, DType::bf16}) {
             for (const bool tied : {false, true}) {
               for (const bool is_uneven : {false, true}) {
-                for (const bool has_experts : {false, true})
-                  cases.push_back({layout, schedule, m, recompute, dtype, tied, is_uneven, has_experts});
+                for (const bool has_experts : {false, true}) {
+                  for (const bool has_depths : {false, true})
+                    cases.push_back(
+                        {layout, schedule, m, recompute, dtype, tied, is_uneven, has_experts, has_depths});
+                }
               }
             }
           }
@@ -130,6 +135,7 @@ class Stages : public testing::Test {
       model.experts = {.count = 4, .width = 48, .every = 2, .has_shared = true, .capacity = 1.25};
       model.experts.noise = RouterNoise::Kind::learned;
     }
+    if (own.has_depths) model.depths = {.capacity = 0.4, .every = 3};
     const StagedLayout& layout = own.layout;
     RunConfig config = mini_config(model, std::int64_t{2} * layout.data * own.micro_batches, 16, layout.data,
                                    own.micro_batches);
@@ -138,7 +144,7 @@ class Stages : public testing::Test {
     config.guard.clip_norm = 0.0F;
     config.parallel.tensor = layout.tensor;
     if (own.has_experts && layout.data % 2 == 0) config.parallel.expert = 2;
-    if (layout.tensor > 1) config.parallel.splits = {.vocab = true, .sequence = true};
+    if (layout.tensor > 1) config.parallel.splits = {.vocab = true, .sequence = !own.has_depths};
     const bool shards = std::string_view(layout.exchange) == "zero1";
     set_exchange(config, layout.exchange, shards ? layout.data : 1);
     return config;
@@ -169,6 +175,7 @@ class Stages : public testing::Test {
   struct Outcome {
     std::vector<float> losses, norms, scales;
     std::vector<int> skips;
+    std::vector<float> statistics;  // of the last step, over all ranks
     std::map<std::string, std::vector<float>> weights;
   };
   Outcome train(const RunConfig& run, Communicator& ranks, int steps) {
@@ -178,12 +185,17 @@ class Stages : public testing::Test {
     expect_planned(run, trainer, ledger);
     Outcome outcome;
     for (std::int64_t number = 1; number <= steps; ++number) {
-      const StepScalars scalars = trainer.step(walk_tokens(run, number));
+      trainer.run(walk_tokens(run, number));
+      const StepResults& results = trainer.read();
+      const StepScalars& scalars = results.scalars;
+      outcome.statistics = results.statistics;
       outcome.losses.push_back(scalars.loss);
       outcome.norms.push_back(scalars.gradient_norm);
       outcome.scales.push_back(scalars.loss_scale);
       outcome.skips.push_back(scalars.skip);
     }
+    std::vector<float>& sums = outcome.statistics;
+    ranks.all_reduce({sums.data(), DType::fp32, {std::ssize(sums)}}, ReduceOp::sum).host_wait();
     for (const Parameter& parameter : trainer.table().parameters())
       outcome.weights[parameter.name] = trainer.weight(parameter.name);
     const std::vector<StateHash> hashes = hash_states(backend_, trainer.state(), trainer.grid());
@@ -227,6 +239,10 @@ class Stages : public testing::Test {
       EXPECT_NEAR(divided.norms[i] / whole.norms[i], 1.0, own.tied ? tolerance : 1e-6);
     }
     EXPECT_FALSE(divided.weights.empty());
+    EXPECT_EQ(divided.statistics.empty(), !own.has_experts && !own.has_depths);
+    EXPECT_EQ(divided.statistics.size(), whole.statistics.size());
+    for (std::size_t i = 0; i < divided.statistics.size() && !own.tied; ++i)
+      EXPECT_NEAR(divided.statistics[i], whole.statistics[i], 1e-6F * whole.statistics[i]) << i;
     if (own.tied) return divided;
     for (const auto& [name, weights] : divided.weights) EXPECT_EQ(weights, whole.weights.at(name)) << name;
     return divided;

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Mixtures of experts, on one rank and divided, against an implementation in torch that visits every token
-// and expert in a loop (tests/reference/make_expert_reference.py).
+// Mixtures of experts and of depths, on one rank and divided, against an implementation in torch that visits
+// every token and expert in a loop (tests/reference/make_expert_reference.py).
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
+#include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "app/step_record.hpp"
 #include "core/base/kinds.hpp"
 #include "core/base/rng.hpp"
 #include "io/file_util.hpp"
@@ -59,6 +64,21 @@ ExpertConfig experts_of(const Json& config, std::int64_t width) {
           .z_loss = static_cast<float>(config.real("router_z_loss"))};
 }
 
+/// The mean loss of an evaluation of samples (n, T + 1), all of them on every rank.
+double evaluated_loss(ModelExecutor& executor, std::span<const std::int32_t> tokens) {
+  const BatchShape shape = executor.shape();
+  const auto size = static_cast<std::size_t>(shape.batch * (shape.seq + 1));
+  double sum = 0.0;
+  for (std::size_t at = 0; at < tokens.size(); at += size) {
+    executor.load_evaluation(tokens.subspan(at, size));
+    executor.evaluate();
+    double own = 0.0;
+    for (const float loss : executor.evaluation_losses()) own += loss;
+    sum += own / static_cast<double>(shape.rows());
+  }
+  return sum * static_cast<double>(size) / static_cast<double>(tokens.size());
+}
+
 struct Layout {
   std::int64_t tensor = 1;
   std::int64_t expert = 1;
@@ -78,7 +98,7 @@ std::vector<Layout> layouts(std::int64_t ranks, std::int64_t experts) {
   for (const std::int64_t tensor : {1, 2}) {
     const std::int64_t data = ranks / tensor;
     for (const std::int64_t expert : {1, 2, 4}) {
-      if (data % expert != 0 || experts % expert != 0) continue;
+      if (data % expert != 0 || std::max(experts, std::int64_t{1}) % expert != 0) continue;
       for (const bool divides_more : {false, true}) {
         if (divides_more && tensor == 1) continue;
         for (const char* exchange : {"ddp", "zero1", "zero2", "zero3"}) {
@@ -100,22 +120,27 @@ double without_key_bias(const std::string& name, std::size_t i, std::size_t size
 class ExpertReference : public testing::TestWithParam<std::string> {
  protected:
   void compare(const Json& own, const Json& shared, const Layout& layout) {
-    ModelConfig model{.layers = shared.integer("layers"),
+    const Json config = own.at("config");
+    ModelConfig model{.layers = config.integer("layers"),
                       .heads = shared.integer("heads"),
                       .width = shared.integer("width"),
                       .context = shared.integer("context"),
                       .vocab = shared.integer("vocab")};
-    model.experts = experts_of(own.at("config"), model.width);
+    if (config.integer("experts") > 0) model.experts = experts_of(config, model.width);
+    model.depths.capacity = config.real("depth_capacity");
+    model.depths.every = config.integer("depth_every");
     RunConfig run = mini_config(model, 8, model.context, world_->size() / layout.tensor, layout.accumulation);
     run.optimizer = optimizer_config("adamw");
     run.optimizer.values.set("optim.beta2", shared.real("beta2"));
     run.optimizer.weight_decay = static_cast<float>(shared.real("weight_decay"));
     run.lr.peak = shared.real("lr");
-    run.guard.clip_norm = 0.0F;
+    run.guard.clip_norm = static_cast<float>(config.real("clip_norm"));
     run.train.recompute = layout.recompute;
     run.parallel.tensor = layout.tensor;
     run.parallel.expert = layout.expert;
-    run.parallel.splits = {.vocab = layout.divides_more, .sequence = layout.divides_more};
+    // Depths cannot be used with sequence parallelism.
+    run.parallel.splits = {.vocab = layout.divides_more,
+                           .sequence = layout.divides_more && model.depths.capacity == 0.0};
     set_exchange(run, layout.exchange, layout.exchange == "ddp" ? 1 : world_->size() / layout.tensor);
     MemoryLedger ledger;
     MiniTrainer trainer(backend_, ledger, *world_, run);
@@ -130,12 +155,79 @@ class ExpertReference : public testing::TestWithParam<std::string> {
     }
     const auto stream = static_cast<std::uint64_t>(own.integer("stream"));
     std::uint64_t step = 0;
+    std::vector<float> norms;
     for (const Json& loss : own.elements("losses")) {
-      const StepScalars scalars = trainer.step(tokens_of(stream, step, model));
-      EXPECT_NEAR(scalars.loss / std::stod(loss.dump()), 1.0, 1e-4) << "step " << step + 1;
-      if (step++ == 0) compare_gradients(own, trainer);
+      trainer.run(tokens_of(stream, step, model));
+      const StepResults& results = trainer.read();
+      norms.push_back(results.scalars.gradient_norm);
+      EXPECT_NEAR(results.scalars.loss / std::stod(loss.dump()), 1.0, 1e-4) << "step " << step + 1;
+      if (step++ > 0) continue;
+      compare_routing(own, run, results.statistics);
+      compare_gradients(own, trainer);
     }
     EXPECT_EQ(step, 6U);
+    if (model.depths.capacity > 0.0) compare_depths(own, model, trainer, norms);
+  }
+
+  /// The columns about routers of the first step; `statistics` are the rank's.
+  void compare_routing(const Json& own, const RunConfig& run, std::vector<float> statistics) {
+    world_->all_reduce({statistics.data(), DType::fp32, {std::ssize(statistics)}}, ReduceOp::sum).host_wait();
+    const MetricsRow row = routing_columns(run.model, run.train, statistics);
+    const std::map<std::string, double> columns(row.begin(), row.end());
+    EXPECT_EQ(columns.size(), row.size()) << "names differ";
+    const ExpertConfig& experts = run.model.experts;
+    if (experts.count > 0) {
+      EXPECT_NEAR(columns.at("balance_loss"), own.real("balance_loss"), 1e-4);
+      EXPECT_NEAR(columns.at("router_z_loss") / own.real("z_loss"), 1.0, 1e-4);
+      double pairs = 0.0;
+      double largest = 0.0;
+      for (const Json& routed : own.elements("routed")) {
+        const std::vector<std::int64_t> loads = routed.integers("loads");
+        const auto of_layer =
+            static_cast<double>(std::accumulate(loads.begin(), loads.end(), std::int64_t{0}));
+        pairs += of_layer;
+        for (std::size_t e = 0; e < loads.size(); ++e) {
+          const double load = static_cast<double>(loads[e] * experts.count) / of_layer;
+          largest = std::max(largest, load);
+          EXPECT_DOUBLE_EQ(columns.at(fmt::format("load_{}_{}", routed.integer("layer"), e)), load);
+        }
+      }
+      EXPECT_DOUBLE_EQ(columns.at("largest_load"), largest);
+      EXPECT_NEAR(columns.at("dropped_share"), static_cast<double>(own.integer("dropped")) / pairs, 1e-12);
+    }
+    if (run.model.depths.capacity > 0.0) {
+      double predicted = 0.0;
+      double hits = 0.0;
+      const std::vector<Json> blocks = own.elements("depths");
+      for (const Json& block : blocks) {
+        predicted += block.real("predicted") / static_cast<double>(blocks.size());
+        hits += block.real("hits") / static_cast<double>(blocks.size());
+      }
+      EXPECT_NEAR(columns.at("predictor_loss") / own.real("predictor_loss"), 1.0, 1e-4);
+      EXPECT_NEAR(columns.at("predicted_share"), predicted, 1e-7);
+      EXPECT_NEAR(columns.at("predictor_hits"), hits, 1e-7);
+    }
+  }
+
+  /// What only cases with depths have: the gradient's norm before clipping in each step, and losses of tokens
+  /// that come after the last step's, with either choice of the tokens that go through routed blocks.
+  static void compare_depths(const Json& own, const ModelConfig& model, MiniTrainer& trainer,
+                             const std::vector<float>& norms) {
+    std::size_t step = 0;
+    for (const Json& norm : own.elements("gradient_norms")) {
+      EXPECT_NEAR(norms.at(step) / std::stod(norm.dump()), 1.0, step == 0 ? 1e-4 : 1e-3)
+          << "step " << step + 1;
+      ++step;
+    }
+    EXPECT_EQ(step, norms.size());
+    const Json held_out = own.at("held_out");
+    const std::vector<std::int32_t> tokens =
+        tokens_of(static_cast<std::uint64_t>(own.integer("stream")), norms.size(), model);
+    EXPECT_NEAR(evaluated_loss(trainer.executor(), tokens) / held_out.real("predicted"), 1.0, 2e-4);
+    // A training step with a capacity drops pairs, which the reference does not.
+    if (model.experts.capacity == 0.0) {
+      EXPECT_NEAR(trainer.step(tokens).loss / held_out.real("largest"), 1.0, 2e-4);
+    }
   }
 
   /// A gradient's norm, and its product with given numbers, which sees signs and places.
@@ -249,7 +341,7 @@ TEST_P(ExpertReference, HasLossesAndGradientsOfTheLoop) {
     }
     ++compared;
   }
-  EXPECT_EQ(compared, 7);
+  EXPECT_EQ(compared, 11);
 }
 
 }  // namespace

@@ -93,6 +93,30 @@ TEST(UnitCosts, AreThoseOfTheExpertsThatATokenUses) {
                        12.0 * static_cast<double>(config.model.layers * 768 * 256));
 }
 
+/// A routed block has the costs of the tokens that it takes.
+TEST(UnitCosts, AreThoseOfTheTokensThatARoutedBlockTakes) {
+  StepConfig config = gpt2_config();
+  const std::vector<UnitCost> dense = unit_costs(config);
+  config.model.depths = {.capacity = 0.125, .every = 2};
+  const std::vector<UnitCost> units = unit_costs(config);
+  ASSERT_EQ(units.size(), dense.size());
+  EXPECT_EQ(units[1].forward, dense[1].forward);
+  EXPECT_EQ(units[1].kept_bytes, dense[1].kept_bytes);
+  EXPECT_NEAR(units[2].forward / dense[2].forward, 0.125, 0.01);
+  EXPECT_LT(units[2].kept_bytes, dense[2].kept_bytes / 4);
+  std::int64_t parameters = 0;
+  for (const UnitCost& unit : units) parameters += unit.parameters;
+  EXPECT_EQ(parameters, parameters_of(config.model).num_parameters());
+  const std::int64_t routed = config.model.layers / 2;
+  const double block = 12.0 * 768 * 768 + 13 * 768;
+  const double positions =
+      static_cast<double>(config.model.layers - routed) * 256 + static_cast<double>(routed) * 0.125 * 32;
+  EXPECT_NEAR(model_flops_per_token(config.model, parameters, 256) /
+                  (6.0 * (static_cast<double>(parameters) - 0.875 * static_cast<double>(routed) * block) +
+                   12.0 * 768 * positions),
+              1.0, 1e-12);
+}
+
 TEST(UnitCosts, AreThoseOfTheProducts) {
   const std::vector<UnitCost> units = unit_costs(gpt2_config());
   const UnitCost& block = units[1];

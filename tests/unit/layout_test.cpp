@@ -59,10 +59,13 @@ std::vector<std::int64_t> places_of(const PlacedBox& placed) {
 }
 
 /// Two dimensions make no matrix of them.
-TEST(Parameters, BiasesOfExpertsNeverDecay) {
+TEST(Parameters, BiasesOfExpertsAndPredictorsNeverDecay) {
   ModelConfig model{.layers = 2, .heads = 2, .width = 8, .context = 4, .vocab = 11};
   model.experts = {.count = 3, .width = 16, .has_shared = true, .noise = RouterNoise::Kind::learned};
+  model.depths = {.capacity = 0.5, .every = 2};
   const ParameterTable table = parameters_of(model);
+  EXPECT_EQ(table.find("h.1.depth.router.weight").shape, (Shape{8, 1}));
+  EXPECT_EQ(table.find("h.1.depth.predictor.c_fc.weight").shape, (Shape{8, 1}));
   for (const Parameter& parameter : table.parameters()) {
     const bool is_matrix = parameter.name.ends_with(".weight") && !parameter.is_norm;
     EXPECT_EQ(parameter.decay, is_matrix) << parameter.name;

@@ -416,6 +416,27 @@ TEST(RunConfig, RefusesExpertsThatCannotBe) {
               IsEmpty());
 }
 
+TEST(RunConfig, TakesDepths) {
+  const Result result = configure_gpt2({{"model.depth_capacity", "0.125"}, {"parallel.tensor", "2"}}, 8);
+  ASSERT_THAT(result.problems, IsEmpty());
+  const DepthConfig& depths = result.config.model.depths;
+  EXPECT_EQ(depths.tokens(1024), 128);
+  EXPECT_EQ(depths.tokens(9), 2);
+  EXPECT_FALSE(depths.are_in(0));
+  EXPECT_TRUE(depths.are_in(1));
+  const std::vector<std::pair<Keys, std::string>> cases = {
+      {{{"model.depth_capacity", "1.5"}}, "depth_capacity"},
+      {{{"model.depth_every", "3"}}, "depth_every needs [model] depth_capacity"},
+      {{{"model.depth_capacity", "0.5"}, {"model.depth_every", "13"}},
+       "depth_every = 13 must be at most layers = 12"},
+      {{{"model.depth_capacity", "0.5"}, {"parallel.tensor", "2"}, {"parallel.sequence", "true"}},
+       "depth_capacity cannot be used with [parallel] sequence = true"},
+      {{{"model.depth_capacity", "0.5"}, {"model.width", "4"}, {"model.heads", "1"}},
+       "depth_capacity needs a width of at least 8"}};
+  for (const auto& [keys, problem] : cases)
+    EXPECT_THAT(configure_gpt2(keys, 8).problems, Contains(HasSubstr(problem))) << problem;
+}
+
 TEST(RunConfig, TakesPipelines) {
   const Result result = configure_gpt2(staged({}), 8);
   ASSERT_THAT(result.problems, IsEmpty());

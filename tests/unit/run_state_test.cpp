@@ -111,6 +111,22 @@ TEST(RunState, KeepsExperts) {
   EXPECT_THAT(error_of(state_text(state)), testing::HasSubstr("7 per token"));
 }
 
+TEST(RunState, KeepsDepths) {
+  RunState state = some_state();
+  state.model.depths = {.capacity = 0.1, .every = 3};
+  std::string text = state_text(state);
+  EXPECT_EQ(parse_state(text, "here", 7).model.depths.capacity, 0.1);
+  EXPECT_EQ(parse_state(text, "here", 7).model.depths.every, 3);
+  text.replace(text.find("\"depths\""), 8, "\"others\"");
+  EXPECT_EQ(parse_state(text, "here", 7).model.depths.capacity, 0.0);
+  for (const DepthConfig& wrong :
+       {DepthConfig{.capacity = 1.5, .every = 1}, DepthConfig{.capacity = -0.5, .every = 1},
+        DepthConfig{.capacity = 0.5, .every = 0}}) {
+    state.model.depths = wrong;
+    EXPECT_THAT(error_of(state_text(state)), testing::HasSubstr("a model cannot have"));
+  }
+}
+
 TEST(RunState, IsRefusedIfItIsOfAnotherStep) {
   std::string text = state_text(some_state());
   text.replace(text.find("\"step\": 7"), 9, "\"step\": 8");

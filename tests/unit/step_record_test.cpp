@@ -93,6 +93,34 @@ TEST(StepRecord, GivesEachNumberItsColumn) {
   EXPECT_EQ(row.size(), expected.size()) << "each once";
 }
 
+/// Sums of a block with experts, a routed one and one with both, over 4 sequences of 10 tokens.
+TEST(StepRecord, MakesColumnsOfTheSumsAboutRouters) {
+  ModelConfig model{.layers = 6};
+  model.experts = {.count = 2, .per_token = 1, .width = 8, .every = 3};
+  model.depths = {.capacity = 0.5, .every = 2};
+  const TrainConfig train{.global_batch = 4, .seq_len = 10};
+  const std::vector<float> sums = {40, 10, 38,          // block 1: predictor
+                                   5,  80, 10, 10, 30,  // block 2: experts
+                                   20, 30, 30,          // block 3
+                                   4,  40, 2,  10, 10,  // block 5: experts, of half the tokens
+                                   20, 20, 22};
+  const MetricsRow row = routing_columns(model, train, sums);
+  const std::map<std::string, double> expected = {{"balance_loss", 5.0 / 4 + 4.0 / 4},
+                                                  {"router_z_loss", 80.0 / 40 + 40.0 / 20},
+                                                  {"dropped_share", 12.0 / 60},
+                                                  {"largest_load", 1.5},
+                                                  {"predictor_loss", 80.0 / 40},
+                                                  {"predicted_share", 60.0 / 120},
+                                                  {"predictor_hits", 90.0 / 120},
+                                                  {"load_2_0", 0.5},
+                                                  {"load_2_1", 1.5},
+                                                  {"load_5_0", 1.0},
+                                                  {"load_5_1", 1.0}};
+  EXPECT_EQ((std::map<std::string, double>(row.begin(), row.end())), expected);
+  EXPECT_EQ(row.size(), expected.size());
+  EXPECT_TRUE(routing_columns({.layers = 6}, train, {}).empty());
+}
+
 TEST(StepRecord, CountsEveryReasonToSkip) {
   StepRecord record = record_of_different_numbers();
   const auto skipped = [&](int skip) {

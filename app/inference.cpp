@@ -70,13 +70,14 @@ Setup setup_of(const OpenedModel& source, const CommandLine& line, const MpiRunt
   }
   const int tensor = divisor(wanted_tensor, mpi.size() / pipeline);
   const int data = mpi.size() / pipeline / tensor;
+  const int expert = work.has_same_passes ? divisor(origin.deck_value("parallel.expert"), data) : 1;
   DeckOverrides own = {{"parallel.data", std::to_string(data)},
                        {"parallel.tensor", std::to_string(tensor)},
                        {"parallel.vocab", "false"},
                        {"parallel.sequence", "false"},
                        {"parallel.exchange", "ddp"},
                        {"parallel.shard", "0"},
-                       {"parallel.expert", "1"},
+                       {"parallel.expert", std::to_string(expert)},
                        {"parallel.pipeline", std::to_string(pipeline)},
                        {"parallel.chunks", "1"},
                        {"parallel.schedule", "accumulate"},

@@ -131,7 +131,21 @@ std::string layout_text(const RunConfig& config) {
     if (used.contains(static_cast<Axis>(i))) head.emplace_back(name_of(static_cast<Axis>(i)));
   }
   const bool shards = used.contains(Axis::shard);
-  for (const char* name : {"heads", "feed-forward", "tokens", "stream rows"}) head.emplace_back(name);
+  const GridExtents extents = config.parallel.extents();
+  const ParameterTable whole = parameters_of(config.model);
+  // All blocks are divided alike, but some may have no dense layer, or no experts.
+  const auto weight_of_some_block = [&](std::string_view end) -> std::string {
+    for (const Parameter& parameter : whole.parameters()) {
+      if (parameter.name.ends_with(end)) return parameter.name;
+    }
+    return "";
+  };
+  const std::string dense = weight_of_some_block(".mlp.c_proj.weight");
+  const std::string experts = weight_of_some_block(".moe.experts.c_proj.weight");
+  head.emplace_back("heads");
+  if (!dense.empty()) head.emplace_back("feed-forward");
+  if (!experts.empty()) head.insert(head.end(), {"experts", "of their width"});
+  for (const char* name : {"tokens", "stream rows"}) head.emplace_back(name);
   if (config.parallel.pipeline > 1) head.emplace_back("units");
   const bool is_asynchronous = config.parallel.is_asynchronous();
   std::vector<VersionRule> rules;
@@ -144,8 +158,6 @@ std::string layout_text(const RunConfig& config) {
   if (shards) head.push_back(fmt::format("of each unit ({})", config.parallel.exchange->name));
   head.emplace_back("sequences");
   std::vector<std::vector<std::string>> rows = {head};
-  const GridExtents extents = config.parallel.extents();
-  const ParameterTable whole = parameters_of(config.model);
   for (int rank = 0; rank < ranks; ++rank) {
     const Coordinates at(extents, ranks, rank);
     const ParameterTable table = whole.local(at, config.parallel.splits);
@@ -156,7 +168,11 @@ std::string layout_text(const RunConfig& config) {
       if (used.contains(static_cast<Axis>(i))) row.push_back(std::to_string(at.index(static_cast<Axis>(i))));
     }
     row.push_back(part_text(table.find("h.0.attn.c_proj.weight"), "heads"));
-    row.push_back(part_text(table.find("h.0.mlp.c_proj.weight"), "inner"));
+    if (!dense.empty()) row.push_back(part_text(table.find(dense), "inner"));
+    if (!experts.empty()) {
+      row.push_back(part_text(table.find(experts), "experts"));
+      row.push_back(part_text(table.find(experts), "inner"));
+    }
     row.push_back(part_text(table.find("wte.weight"), "vocab"));
     row.push_back(part_text(shape.first_residual_row(), shape.residual_rows(), shape.rows()));
     if (config.parallel.pipeline > 1) row.push_back(units_text(config.table(at)));

@@ -12,6 +12,7 @@ struct CallSite {
   std::string_view program;  ///< "backward"
   std::size_t number = 0;    ///< of the entry in its pass
   std::source_location where;
+  int layer = -1;  ///< of the transformer block whose entry it is, from 0; -1 of none
   /// The call may be under way for long before anybody waits for it, so only the wait counts.
   bool is_awaited_late = false;
 };

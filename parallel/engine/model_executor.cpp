@@ -251,7 +251,11 @@ void ModelExecutor::queue(std::string_view name, std::size_t number, const Entry
       } else if constexpr (is_call<Op>) {
         const CommCall call = op.call();
         Communicator& group = grid_.group(op.group);
-        const CallSite site{.program = name, .number = number, .where = entry.where};
+        const bool is_of_layer = entry.block <= program_.config().model.layers;
+        const CallSite site{.program = name,
+                            .number = number,
+                            .where = entry.where,
+                            .layer = is_of_layer ? entry.block - 1 : -1};
         const CallSiteScope scope(site);
         count(group, 1);
         const bool is_message =

@@ -116,8 +116,9 @@ Request CountedCommunicator::start(const CommCall& call) {
     if (site == nullptr) {
       fmt::format_to_n(object.data(), object.size() - 1, "{}", axis_->label());
     } else {
-      fmt::format_to_n(object.data(), object.size() - 1, "{}; {} {}, {}:{}", axis_->label(), site->program,
-                       site->number, site->where.file_name(), site->where.line());
+      const std::string of_layer = site->layer >= 0 ? fmt::format(" in h.{}", site->layer) : "";
+      fmt::format_to_n(object.data(), object.size() - 1, "{}; {} {}{}, {}:{}", axis_->label(), site->program,
+                       site->number, of_layer, site->where.file_name(), site->where.line());
     }
     number = recorder_->begin(CallKind::collective, name_of(call.operation), object.data(), payload_bytes);
   }

@@ -149,7 +149,7 @@ TEST_F(Experts, AreEvaluatedOnAnyNumberOfRanks) {
     return outcome.output.substr(outcome.output.find("loss"), 12);
   };
   const std::string alone = eval(1);
-  EXPECT_EQ(eval(2), alone);
+  EXPECT_EQ(eval(2), alone);  // the ranks divide the experts
   EXPECT_EQ(eval(3), alone);
   const Outcome text =
       run_mylos({"generate", run_path("run").string(), "--prompt=the", "--tokens=9"}, {.ranks = 1});

@@ -38,11 +38,12 @@ struct AsynchronousCase {
   DType dtype = DType::fp32;
   Recompute recompute = Recompute::none;
   bool has_master = true;
+  bool is_routed = false;  ///< has experts and routed blocks
 
   std::string text() const {
-    return fmt::format("{}, {} stages x {}, A = {}, {}, {}, {}, recompute {}, {}", rule, stages, data, step,
+    return fmt::format("{}, {} stages x {}, A = {}, {}, {}, {}, recompute {}, {}{}", rule, stages, data, step,
                        is_uneven ? "uneven" : "even", optimizer, name_of(dtype), static_cast<int>(recompute),
-                       has_master ? "master" : "no master");
+                       has_master ? "master" : "no master", is_routed ? ", routed" : "");
   }
   /// The delay of a stage, by the definition.
   std::int64_t delay(int stage) const {
@@ -72,6 +73,10 @@ class Asynchronous : public testing::Test {
     model.vocab = 131;
     model.dropout = 0.1F;
     model.tied = false;
+    if (own.is_routed) {
+      model.experts = {.count = 3, .width = 40, .every = 3, .capacity = 1.25};
+      model.depths = {.capacity = 0.4, .every = 2};
+    }
     RunConfig run = mini_config(model, std::int64_t{2} * own.step, 16, own.data, own.step / own.data);
     run.lr.peak = 0.02;
     run.train.dtype = own.dtype;
@@ -110,6 +115,7 @@ class Asynchronous : public testing::Test {
   struct Outcome {
     std::vector<float> losses, norms;
     std::vector<int> skips;
+    std::vector<float> statistics;  // of the last step
     std::map<std::string, std::vector<float>> weights;
   };
 
@@ -150,6 +156,7 @@ class Asynchronous : public testing::Test {
         out.norms.push_back(own.gradient_norm);
         out.skips.push_back(own.skip);
       }
+      out.statistics = training.results().statistics;
       for (std::size_t i = 0; i < training.state().owned().size(); ++i) {
         for (const Piece& piece : pieces_of(program.table(), training.state().owned()[i])) {
           out.weights[piece.parameter.name] =
@@ -189,8 +196,11 @@ class Asynchronous : public testing::Test {
    public:
     Loop(const AsynchronousCase& own, Rank& rank) : Walk(rank.run), own_(own), rank_(rank) {
       const std::vector<int> cuts = cuts_of(own);
-      for (int unit = 0; unit < rank.program.table().num_units(); ++unit)
-        stages_.push_back(static_cast<int>(std::ranges::upper_bound(cuts, unit) - cuts.begin()));
+      for (int unit = 0; unit < rank.program.table().num_units(); ++unit) {
+        const std::string& name = rank.program.table().unit(unit).name;
+        const int block = name.starts_with("experts ") ? 1 + std::stoi(name.substr(8)) : unit;
+        stages_.push_back(static_cast<int>(std::ranges::upper_bound(cuts, block) - cuts.begin()));
+      }
       save(0);
     }
     std::int64_t now = 1;
@@ -271,7 +281,8 @@ std::vector<AsynchronousCase> asynchronous_cases(int ranks) {
                                  .optimizer = optimizer,
                                  .dtype = dtype,
                                  .recompute = recompute,
-                                 .has_master = has_master});
+                                 .has_master = has_master,
+                                 .is_routed = cases.size() % 2 == 1});
               }
             }
           }
@@ -313,6 +324,10 @@ TEST_F(Asynchronous, ComputeWhatTheRuleSays) {
       EXPECT_EQ(weights, defined.weights.at(name)) << name;
     }
     EXPECT_EQ(alone.losses, defined.losses);
+    EXPECT_EQ(alone.statistics, defined.statistics);
+    EXPECT_EQ(alone.statistics.empty(), !own.is_routed);
+    for (std::size_t i = 0; i < divided.statistics.size(); ++i)
+      EXPECT_TRUE(divided.statistics[i] == 0.0F || divided.statistics[i] == alone.statistics[i]) << i;
     const bool has_head = divided.weights.contains("ln_f.weight");
     EXPECT_EQ(has_head, world_->rank() + 1 == world_->size());
     EXPECT_EQ(divided.losses,

@@ -84,9 +84,15 @@ struct Layout {
   std::int64_t expert = 1;
   bool divides_more = false;  // vocabulary and sequence
   std::string exchange = "ddp";
+  std::int64_t shard = 1;
   std::int64_t accumulation = 1;
   Recompute recompute = Recompute::none;
 };
+
+/// Sequences per step.
+std::int64_t batch_of(std::int64_t ranks) {
+  return ranks % 3 == 0 ? 12 : 8;
+}
 
 std::vector<Layout> layouts(std::int64_t ranks, std::int64_t experts) {
   constexpr Recompute recompute[] = {Recompute::none, Recompute::selective, Recompute::block};
@@ -96,16 +102,20 @@ std::vector<Layout> layouts(std::int64_t ranks, std::int64_t experts) {
     return all;
   }
   for (const std::int64_t tensor : {1, 2}) {
+    if (ranks % tensor != 0) continue;
     const std::int64_t data = ranks / tensor;
-    for (const std::int64_t expert : {1, 2, 4}) {
+    for (const std::int64_t expert : {1, 2, 3, 4}) {
       if (data % expert != 0 || std::max(experts, std::int64_t{1}) % expert != 0) continue;
       for (const bool divides_more : {false, true}) {
         if (divides_more && tensor == 1) continue;
         for (const char* exchange : {"ddp", "zero1", "zero2", "zero3"}) {
           if (data == 1 && exchange != std::string("ddp")) continue;
-          all.push_back(
-              {tensor, expert, divides_more, exchange, 8 / data > 2 ? 2 : 1, recompute[all.size() % 3]});
+          all.push_back({tensor, expert, divides_more, exchange, exchange == std::string("ddp") ? 1 : data,
+                         batch_of(ranks) / data > 2 ? 2 : 1, recompute[all.size() % 3]});
         }
+        const std::int64_t half = data / 2;
+        if (half > 1 && data % 2 == 0 && half % expert == 0)
+          all.push_back({tensor, expert, divides_more, "zero2", half, 1, recompute[all.size() % 3]});
       }
     }
   }
@@ -141,7 +151,7 @@ class ExpertReference : public testing::TestWithParam<std::string> {
     // Depths cannot be used with sequence parallelism.
     run.parallel.splits = {.vocab = layout.divides_more,
                            .sequence = layout.divides_more && model.depths.capacity == 0.0};
-    set_exchange(run, layout.exchange, layout.exchange == "ddp" ? 1 : world_->size() / layout.tensor);
+    set_exchange(run, layout.exchange, layout.shard);
     MemoryLedger ledger;
     MiniTrainer trainer(backend_, ledger, *world_, run);
     std::uint64_t number = 0;
@@ -283,10 +293,12 @@ TEST_P(ExpertReference, EveryLayoutComputesWhatOneRankDoes) {
   if (world_->size() == 1) GTEST_SKIP() << "needs several ranks";
   const std::unique_ptr<Communicator> self = open_communicator("self", &backend_);
   ModelConfig model{.layers = 3, .heads = 2, .width = 32, .context = 16, .vocab = 131, .dropout = 0.1F};
-  model.experts = {.count = 4, .width = 48, .every = 2, .capacity = 1.25, .by_choice = true, .z_loss = 1e-3F};
+  model.experts = {
+      .count = 12, .width = 24, .every = 2, .capacity = 1.25, .by_choice = true, .z_loss = 1e-3F};
   for (const auto noise : {RouterNoise::Kind::normal, RouterNoise::Kind::learned}) {
     model.experts.noise = noise;
     model.experts.has_shared = noise == RouterNoise::Kind::normal;
+    if (noise == RouterNoise::Kind::learned) model.depths = {.capacity = 0.4, .every = 1};
     const auto train = [&](const RunConfig& run, Communicator& ranks) {
       MemoryLedger ledger;
       MiniTrainer trainer(backend_, ledger, ranks, run);
@@ -300,13 +312,15 @@ TEST_P(ExpertReference, EveryLayoutComputesWhatOneRankDoes) {
       return losses_and_gradient;
     };
     const auto config = [&](const Layout& layout, std::int64_t ranks) {
-      RunConfig run = mini_config(model, 8, model.context, ranks / layout.tensor, layout.accumulation);
+      RunConfig run = mini_config(model, batch_of(world_->size()), model.context, ranks / layout.tensor,
+                                  layout.accumulation);
       run.guard.clip_norm = 0.5F;
       run.train.recompute = layout.recompute;
       run.parallel.tensor = layout.tensor;
       run.parallel.expert = layout.expert;
-      run.parallel.splits = {.vocab = layout.divides_more, .sequence = layout.divides_more};
-      set_exchange(run, layout.exchange, layout.exchange == "ddp" ? 1 : ranks / layout.tensor);
+      run.parallel.splits = {.vocab = layout.divides_more,
+                             .sequence = layout.divides_more && model.depths.capacity == 0.0};
+      set_exchange(run, layout.exchange, layout.shard);
       return run;
     };
     const auto alone = train(config({.accumulation = 2}, 1), *self);
@@ -328,6 +342,7 @@ TEST_P(ExpertReference, EveryLayoutComputesWhatOneRankDoes) {
 }
 
 TEST_P(ExpertReference, HasLossesAndGradientsOfTheLoop) {
+  if (world_->size() % 3 == 0) GTEST_SKIP() << "needs ranks that share 8 sequences";
   const std::filesystem::path folder = std::filesystem::path(std::getenv("MYLOS_SOURCE")) / "tests/reference";
   const Json all = Json::parse(read_text_file(folder / "expert_reference.json"));
   int compared = 0;

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <unistd.h>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "app/plan_text.hpp"
@@ -361,6 +362,22 @@ TEST(Plan, StatesWhichPartEachRankHolds) {
   EXPECT_NE(text.find("of each unit (zero2)"), std::string::npos);
   EXPECT_NE(text.find("6-11   1536-3071     25152-50256  16-31        part 2 of 2"), std::string::npos)
       << text;
+}
+
+TEST(Plan, StatesWhichExpertsEachRankHolds) {
+  RunConfig config = mini_config(gpt2(12, 12, 768), 8, 16, 2, 2);
+  config.parallel.tensor = 2;
+  config.parallel.expert = 2;
+  config.model.experts = {.count = 8, .width = 3072};
+  EXPECT_THAT(layout_text(config),
+              testing::StartsWith(
+                  "rank  tensor  expert  heads  experts  of their width  tokens  stream rows  sequences\n"
+                  "0     0       0       0-5    0-3      0-1535          all     all          0-1 and "));
+  EXPECT_THAT(layout_text(config),
+              testing::HasSubstr("\n3     1       1       6-11   4-7      1536-3071       all"));
+  config.model.experts.every = 2;  // the other blocks are dense
+  EXPECT_THAT(layout_text(config),
+              testing::StartsWith("rank  tensor  expert  heads  feed-forward  experts  of their width"));
 }
 
 /// GPT-2 124M in three stages.

@@ -70,7 +70,7 @@ Setup setup_of(const OpenedModel& source, const CommandLine& line, const MpiRunt
   }
   const int tensor = divisor(wanted_tensor, mpi.size() / pipeline);
   const int data = mpi.size() / pipeline / tensor;
-  const int expert = work.has_same_passes ? divisor(origin.deck_value("parallel.expert"), data) : 1;
+  const int expert = divisor(origin.deck_value("parallel.expert"), data);
   DeckOverrides own = {{"parallel.data", std::to_string(data)},
                        {"parallel.tensor", std::to_string(tensor)},
                        {"parallel.vocab", "false"},

@@ -42,8 +42,6 @@ struct Inference {
 struct InferenceWork {
   std::int64_t batch = 0;    ///< sequences of an evaluation; 0: the micro-batch of the model's run
   bool needs_valid = false;  ///< looks for the run's validation data; otherwise it has none
-  /// All ranks run the same passes, so that they may divide experts.
-  bool has_same_passes = false;
   /// Called on all ranks before memory is planned; may set `setup.config.cache`. Returns 0 or an exit code,
   /// the same on all ranks.
   std::function<int(const MpiRuntime&, Inference&)> prepare = [](const MpiRuntime&, Inference&) { return 0; };

@@ -56,10 +56,11 @@ TextGenerator::TextGenerator(ComputeBackend& backend, const ProcessGrid& grid, c
       settings_(settings),
       cache_(program.config().cache),
       in_step_(communicates_among_texts(program)),
+      alike_(program.coordinates().extent(Axis::expert) > 1),
       sampler_(
           settings.sampling, program.config().model.vocab,
           settings.tokenizer == nullptr ? program.config().model.vocab : settings.tokenizer->vocab_size()),
-      active_ranks_(backend, grid.group(all_axes), 1) {
+      wishes_(backend, grid.group(all_axes), 1) {
   if (grid.coordinates().extent(Axis::tensor) > 1)
     drawn_ids_.emplace(backend, grid.group({Axis::tensor}), static_cast<std::size_t>(cache_.rows));
   if (grid.coordinates().extent(Axis::pipeline) > 1)
@@ -79,7 +80,6 @@ std::vector<Completion> TextGenerator::run(const std::vector<TextJob>& jobs,
       start(*next, free_rows_.back());
       free_rows_.pop_back();
     }
-    if (!is_any_active()) break;
     Text* reading = nullptr;
     std::int64_t unread = 0;
     for (Text* text : active_) {
@@ -89,12 +89,20 @@ std::vector<Completion> TextGenerator::run(const std::vector<TextJob>& jobs,
         break;
       }
     }
+    std::optional<Wish> wish;
     if (reading != nullptr) {
-      read_piece(*reading, unread);
+      wish = {.reads = true, .pass = pass_to_read(unread)};
     } else if (!active_.empty()) {
-      continue_some();
+      wish = {.reads = false, .pass = pass_to_continue()};
+    }
+    const std::optional<Wish> next_pass = agreed(wish);
+    if (!next_pass) break;
+    if (reading != nullptr && next_pass == wish) {
+      read_piece(*reading, unread, next_pass->pass);
+    } else if (reading == nullptr && wish && !next_pass->reads) {
+      continue_some(next_pass->pass);
     } else {
-      run_idle();
+      run_idle(next_pass->pass);
     }
   }
   std::vector<Completion> completions;
@@ -119,31 +127,38 @@ std::int64_t TextGenerator::pending(Text& text) {
   return std::ssize(text.tokens) - text.begin - text.cached;
 }
 
-void TextGenerator::read_piece(Text& text, std::int64_t pending) {
+std::size_t TextGenerator::pass_to_read(std::int64_t pending) const {
   const auto fits = [&](const CachedPass& pass) { return pass.texts == 1 && pass.tokens <= pending; };
   std::size_t chosen = 0;
   for (std::size_t i = 0; i < cache_.passes.size(); ++i) {
     if (fits(cache_.passes[i]) && cache_.passes[i].tokens > cache_.passes[chosen].tokens) chosen = i;
   }
-  const std::int64_t size = cache_.passes[chosen].tokens;
+  return chosen;
+}
+
+std::size_t TextGenerator::pass_to_continue() const {
+  const std::int64_t most = backend_.host_accessible() ? most_texts_on_host : cache_.rows;
+  const std::int64_t texts = std::min(most, std::ssize(active_));
+  const auto fits = [&](const CachedPass& pass) { return pass.tokens == 1 && pass.texts >= texts; };
+  return static_cast<std::size_t>(std::ranges::find_if(cache_.passes, fits) - cache_.passes.begin());
+}
+
+void TextGenerator::read_piece(Text& text, std::int64_t pending, std::size_t pass) {
+  const std::int64_t size = cache_.passes[pass].tokens;
   const auto position = static_cast<std::int32_t>(text.cached);
-  executor_.continue_texts(chosen, {.tokens = std::span(text.tokens)
-                                                  .subspan(static_cast<std::size_t>(text.begin + text.cached),
-                                                           static_cast<std::size_t>(size)),
-                                    .rows = {&text.row, 1},
-                                    .positions = {&position, 1}});
+  executor_.continue_texts(pass, {.tokens = std::span(text.tokens)
+                                                .subspan(static_cast<std::size_t>(text.begin + text.cached),
+                                                         static_cast<std::size_t>(size)),
+                                  .rows = {&text.row, 1},
+                                  .positions = {&position, 1}});
   text.cached += size;
   if (size == pending) draw({&text});
 }
 
-void TextGenerator::continue_some() {
-  const auto most = static_cast<std::size_t>(backend_.host_accessible() ? most_texts_on_host : cache_.rows);
-  const std::vector<Text*> chosen(
-      active_.begin(), active_.begin() + static_cast<std::ptrdiff_t>(std::min(most, active_.size())));
-  std::rotate(active_.begin(), active_.begin() + std::ssize(chosen), active_.end());
-  const auto fits = [&](const CachedPass& own) { return own.tokens == 1 && own.texts >= std::ssize(chosen); };
-  const auto pass =
-      static_cast<std::size_t>(std::ranges::find_if(cache_.passes, fits) - cache_.passes.begin());
+void TextGenerator::continue_some(std::size_t pass) {
+  const std::int64_t most = std::min(cache_.passes[pass].texts, std::ssize(active_));
+  const std::vector<Text*> chosen(active_.begin(), active_.begin() + most);
+  std::rotate(active_.begin(), active_.begin() + most, active_.end());
   const auto texts = static_cast<std::size_t>(cache_.passes[pass].texts);
   std::vector<std::int32_t> tokens(texts), positions(texts), rows(texts, executor_.padding_row());
   for (std::size_t i = 0; i < chosen.size(); ++i) {
@@ -156,10 +171,12 @@ void TextGenerator::continue_some() {
   draw(chosen);
 }
 
-void TextGenerator::run_idle() {
-  const std::int32_t zero = 0;
-  const std::int32_t row = executor_.padding_row();
-  executor_.continue_texts(0, {.tokens = {&zero, 1}, .rows = {&row, 1}, .positions = {&zero, 1}});
+void TextGenerator::run_idle(std::size_t pass) {
+  const auto texts = static_cast<std::size_t>(cache_.passes[pass].texts);
+  const auto tokens = static_cast<std::size_t>(cache_.passes[pass].tokens);
+  const std::vector<std::int32_t> zeros(texts * tokens);
+  const std::vector<std::int32_t> rows(texts, executor_.padding_row());
+  executor_.continue_texts(pass, {.tokens = zeros, .rows = rows, .positions = std::span(zeros).first(texts)});
 }
 
 std::vector<DrawnToken> TextGenerator::sample(const std::vector<Text*>& texts) {
@@ -226,11 +243,17 @@ void TextGenerator::finish(Text& text, Finish why) {
   std::erase(active_, &text);
 }
 
-bool TextGenerator::is_any_active() {
-  const bool own = !active_.empty();
+std::optional<TextGenerator::Wish> TextGenerator::agreed(const std::optional<Wish>& own) {
   if (!in_step_) return own;
-  const std::vector<std::int64_t> all = active_ranks_.gather({own ? 1 : 0});
-  return std::ranges::any_of(all, [](std::int64_t is_active) { return is_active != 0; });
+  constexpr std::int64_t none = -1;
+  const auto passes = std::ssize(cache_.passes);
+  const std::int64_t number = own ? (own->reads ? passes : 0) + static_cast<std::int64_t>(own->pass) : none;
+  const std::vector<std::int64_t> all = wishes_.gather({number});
+  const std::int64_t most = std::ranges::max(all);
+  if (most == none) return std::nullopt;
+  if (!alike_) return own.value_or(Wish{});
+  // A text that is read comes first; a larger pass also continues fewer texts.
+  return Wish{.reads = most >= passes, .pass = static_cast<std::size_t>(most % passes)};
 }
 
 }  // namespace mylos

@@ -82,26 +82,38 @@ class TextGenerator {
     Completion completion;
   };
 
+  /// A pass that a rank wants to run: it reads a piece of a text, or continues some texts by a token each.
+  struct Wish {
+    bool reads = false;
+    std::size_t pass = 0;
+
+    auto operator<=>(const Wish&) const = default;
+  };
+
   void start(const TextJob& job, std::int32_t row);
   /// Makes room in the window and returns the number of tokens that are not in the cache.
   std::int64_t pending(Text& text);
-  void read_piece(Text& text, std::int64_t pending);
-  void continue_some();
-  void run_idle();
+  std::size_t pass_to_read(std::int64_t pending) const;
+  std::size_t pass_to_continue() const;
+  void read_piece(Text& text, std::int64_t pending, std::size_t pass);
+  void continue_some(std::size_t pass);
+  void run_idle(std::size_t pass);
+  /// Returns the pass that this rank runs next, or nothing if no rank has anything to do.
+  std::optional<Wish> agreed(const std::optional<Wish>& own);
   void draw(const std::vector<Text*>& texts);
   /// Samples the next tokens of `texts`; all ranks that continue them get the same.
   std::vector<DrawnToken> sample(const std::vector<Text*>& texts);
   void finish(Text& text, Finish why);
-  bool is_any_active();
 
   ComputeBackend& backend_;
   const RankProgram& program_;
   ModelExecutor& executor_;
   const GenerationSettings& settings_;
   const CacheConfig& cache_;
-  const bool in_step_;  // all ranks run as many passes, because these communicate along the data axes
+  const bool in_step_;  // all ranks run as many passes, because these communicate along the data axes,
+  const bool alike_;    // and the same ones, because these exchange rows
   Sampler sampler_;
-  ValueGatherer active_ranks_;
+  ValueGatherer wishes_;
   std::optional<ValueGatherer> drawn_ids_;     // of the tensor ranks, if there are several
   std::optional<ValueGatherer> drawn_tokens_;  // of the stages, if there are several
   std::deque<Text> texts_;                     // of all jobs of a run

@@ -147,11 +147,10 @@ class DataEvaluation {
   fs::path target_file_;  // on rank 0
 };
 
-int run_with(const CommandLine& line, bool is_of_data, auto evaluation) {
+int run_with(const CommandLine& line, bool needs_valid, auto evaluation) {
   return with_inference(
       line,
-      {.needs_valid = is_of_data && !line.has("data"),
-       .has_same_passes = is_of_data,
+      {.needs_valid = needs_valid,
        .prepare = [&](const MpiRuntime& mpi, Inference& model) { return evaluation.prepare(mpi, model); },
        .run = [&](const MpiRuntime& mpi, Inference& model) { return evaluation.run(mpi, model); }});
 }
@@ -159,7 +158,7 @@ int run_with(const CommandLine& line, bool is_of_data, auto evaluation) {
 int run(const CommandLine& line) {
   check_choice_options(line);
   if (line.has("choices")) return run_with(line, false, ChoiceEvaluation(line));
-  return run_with(line, true, DataEvaluation(line));
+  return run_with(line, !line.has("data"), DataEvaluation(line));
 }
 
 }  // namespace

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Runs of models with experts: checkpoints that another grid continues, evaluations on other numbers of
 // ranks, and conversions.
+#include <fstream>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "io/file_util.hpp"
+#include "io/json.hpp"
 #include "tests/faults/run_fixture.hpp"
 
 namespace mylos::test {
@@ -151,9 +155,31 @@ TEST_F(Experts, AreEvaluatedOnAnyNumberOfRanks) {
   const std::string alone = eval(1);
   EXPECT_EQ(eval(2), alone);  // the ranks divide the experts
   EXPECT_EQ(eval(3), alone);
-  const Outcome text =
-      run_mylos({"generate", run_path("run").string(), "--prompt=the", "--tokens=9"}, {.ranks = 1});
-  EXPECT_EQ(text.exit_code, 0) << text.output;
+  // Three texts of different lengths: the ranks that divide the experts have different passes to run.
+  const fs::path prompts = scratch() / "prompts.jsonl";
+  std::ofstream(prompts) << R"({"prompt": "the"})"
+                         << "\n"
+                         << R"({"prompt": "in the beginning"})"
+                         << "\n"
+                         << R"({"prompt": "a"})"
+                         << "\n";
+  const auto texts = [&](int ranks) {
+    const fs::path file = scratch() / fmt::format("texts{}.jsonl", ranks);
+    const Outcome outcome = run_mylos({"generate", run_path("run").string(), "--prompts=" + prompts.string(),
+                                       "--output=" + file.string(), "--tokens=9", "--temperature=0"},
+                                      {.ranks = ranks});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    std::vector<std::string> of_prompts;
+    for (std::istringstream lines(read_text_file(file)); !lines.eof();) {
+      std::string line;
+      if (std::getline(lines, line)) of_prompts.push_back(Json::parse(line).text("text"));
+    }
+    return of_prompts;
+  };
+  const std::vector<std::string> written = texts(1);
+  EXPECT_EQ(written.size(), 3U);
+  EXPECT_EQ(texts(2), written);
+  EXPECT_EQ(texts(3), written);
   for (const char* target : {"hf", "llmc"}) {
     const Outcome outcome = run_mylos(
         {"convert", run_path("run").string(), (scratch() / target).string(), fmt::format("--to={}", target)},

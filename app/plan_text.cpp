@@ -8,6 +8,13 @@
 
 namespace mylos {
 
+std::string flops_note(bool has_experts, bool has_depths) {
+  std::string text;
+  if (has_experts) text += ", of experts those that a token uses";
+  if (has_depths) text += ", of routed blocks for the tokens that they take";
+  return text;
+}
+
 std::string plan_text(const RunConfig& config, const RunPlan& plan) {
   const ModelConfig& m = config.model;
   const TrainConfig& t = config.train;
@@ -46,10 +53,11 @@ std::string plan_text(const RunConfig& config, const RunPlan& plan) {
   text += fmt::format("batch        {} sequences of {} tokens = {} micro-batch x {} accumulation x {} data\n",
                       t.global_batch, t.seq_len, t.micro_batch, t.accumulation, config.parallel.data);
   text += fmt::format(
-      "run          {} steps of {} tokens = {:.4g} tokens, {:.3g} model FLOPs (6N + 12LCT per token)\n",
+      "run          {} steps of {} tokens = {:.4g} tokens, {:.3g} model FLOPs (6N + 12LCT per token{})\n",
       config.limits.steps, plan.tokens_per_step,
       static_cast<double>(config.limits.steps * plan.tokens_per_step),
-      static_cast<double>(config.limits.steps * plan.tokens_per_step) * plan.flops_per_token);
+      static_cast<double>(config.limits.steps * plan.tokens_per_step) * plan.flops_per_token,
+      flops_note(m.experts.count > 0, m.depths.capacity > 0.0));
   text += fmt::format("numbers      {}, gradients {}{}\n", name_of(t.dtype), name_of(t.grad_dtype),
                       config.optimizer.keeps_master ? "" : ", no master");
   const int stage = config.parallel.coordinates(plan.rank).index(Axis::pipeline);

@@ -13,6 +13,9 @@ namespace mylos {
 
 std::string plan_text(const RunConfig& config, const RunPlan& plan);
 
+/// What else holds of model FLOPs, beside 6N + 12LCT per token; it begins with a comma, or is empty.
+std::string flops_note(bool has_experts, bool has_depths);
+
 /// Returns the rows as a table; each column is as wide as its widest cell.
 std::string aligned(const std::vector<std::vector<std::string>>& rows);
 

@@ -55,8 +55,8 @@ TextGenerator::TextGenerator(ComputeBackend& backend, const ProcessGrid& grid, c
       executor_(executor),
       settings_(settings),
       cache_(program.config().cache),
-      in_step_(communicates_among_texts(program)),
       alike_(program.coordinates().extent(Axis::expert) > 1),
+      in_step_(alike_ || communicates_among_texts(program)),
       sampler_(
           settings.sampling, program.config().model.vocab,
           settings.tokenizer == nullptr ? program.config().model.vocab : settings.tokenizer->vocab_size()),

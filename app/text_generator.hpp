@@ -110,8 +110,8 @@ class TextGenerator {
   ModelExecutor& executor_;
   const GenerationSettings& settings_;
   const CacheConfig& cache_;
-  const bool in_step_;  // all ranks run as many passes, because these communicate along the data axes,
-  const bool alike_;    // and the same ones, because these exchange rows
+  const bool alike_;    // all ranks run the same passes, because some exchange rows of experts
+  const bool in_step_;  // all ranks run as many passes, because these communicate along the data axes
   Sampler sampler_;
   ValueGatherer wishes_;
   std::optional<ValueGatherer> drawn_ids_;     // of the tensor ranks, if there are several

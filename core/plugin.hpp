@@ -70,14 +70,17 @@ struct PlannedProduct {
   std::int64_t out = 0;        ///< outputs of the layer
   std::int64_t rows = 0;       ///< rows of activations in one product
   std::int64_t last_rows = 0;  ///< rows in the last product, if it has fewer; else 0
-  int threads = 0;             ///< 0 if unknown
+  /// Rows of the forward product in evaluation, if they are more; else 0.
+  std::int64_t evaluated_rows = 0;
+  int threads = 0;  ///< 0 if unknown
   DType dtype = DType::fp32;
   DType grad_dtype = DType::fp32;
   bool transposed = false;   ///< stored (out, in)
   bool bias = false;         ///< added in forward
   bool accumulates = false;  ///< some of the products add to the gradient
-  bool versioned = true;     ///< the weight keeps its place from step to step and has a version
-  int places = 1;  ///< of the weight: several versions are kept, each of which may have a packed copy
+  bool has_input_gradient = false;
+  bool versioned = true;  ///< the weight keeps its place from step to step and has a version
+  int places = 1;         ///< of the weight: several versions are kept, each of which may have a packed copy
   bool is_grouped = false;  ///< of experts: any number of rows up to `rows` occurs
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "app/commands/commands.hpp"
+#include "app/plan_text.hpp"
 #include "app/run_state.hpp"
 #include "app/step_record.hpp"
 #include "core/base/expand_path.hpp"
@@ -78,13 +79,6 @@ std::string initial_weights(const RunPaths& paths, const std::string& deck_text)
   return init == nullptr || init->value.empty() ? "random" : init->value;
 }
 
-std::string flops_text(const MetricsTable& steps) {
-  std::string text = "6N + 12LCT FLOPs per token";
-  if (steps.contains("largest_load")) text += ", with the experts that a token uses";
-  if (steps.contains("predictor_hits")) text += ", and of routed blocks the share of tokens that they take";
-  return text;
-}
-
 /// Throws ExitCode::bad_data, naming what is there, if `paths` are not those of a run.
 void check_run(const RunPaths& paths) {
   std::error_code unknown;
@@ -116,17 +110,19 @@ void write_report(IoThread& io, const RunPaths& paths, const std::filesystem::pa
     return status.has(key) ? status.text(key) : otherwise;
   };
   const std::int64_t cores = status.has("cores") ? status.integer("cores") : 0;
-  data.facts = {{"status", said("state", "unknown: there is no whole status.json")},
-                {"run directory", paths.root.string()},
-                {"host of rank 0", said("host", "unknown")},
-                {"processor", said("processor", "unknown")},
-                {"cores", cores > 0 ? std::to_string(cores) : "unknown"},
-                {"ranks", last_of(data.launches, "ranks", "{:.0f}")},
-                {"threads per rank", last_of(data.launches, "threads", "{:.0f}")},
-                {"peak that MFU refers to", last_of(data.launches, "peak_tflops", "{:.3g} TFLOP/s per rank")},
-                {"MFU counts", flops_text(data.steps)},
-                {"mylos", fmt::format("{} ({})", said("mylos", "unknown"), said("git", "unknown"))},
-                {"initial weights", initial_weights(paths, data.deck_text)}};
+  data.facts = {
+      {"status", said("state", "unknown: there is no whole status.json")},
+      {"run directory", paths.root.string()},
+      {"host of rank 0", said("host", "unknown")},
+      {"processor", said("processor", "unknown")},
+      {"cores", cores > 0 ? std::to_string(cores) : "unknown"},
+      {"ranks", last_of(data.launches, "ranks", "{:.0f}")},
+      {"threads per rank", last_of(data.launches, "threads", "{:.0f}")},
+      {"peak that MFU refers to", last_of(data.launches, "peak_tflops", "{:.3g} TFLOP/s per rank")},
+      {"MFU counts", "6N + 12LCT FLOPs per token" + flops_note(data.steps.contains("largest_load"),
+                                                               data.steps.contains("predictor_hits"))},
+      {"mylos", fmt::format("{} ({})", said("mylos", "unknown"), said("git", "unknown"))},
+      {"initial weights", initial_weights(paths, data.deck_text)}};
   for (auto& fact : source_facts(data.deck_text, data.steps)) data.facts.push_back(std::move(fact));
   for (int i = 0; i < num_memory_categories; ++i) {
     const std::string name(name_of(static_cast<MemoryCategory>(i)));

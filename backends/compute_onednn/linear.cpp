@@ -66,16 +66,21 @@ std::size_t scratch_bytes(const PlannedProduct& p, std::int64_t rows) {
 }
 
 std::size_t grouped_scratch_bytes(const PlannedProduct& p) {
-  return std::max({Matmul::most_scratch_bytes(p.dtype, p.rows, p.out, p.in, false, p.threads),
+  const std::int64_t most = std::max(p.rows, p.evaluated_rows);
+  return std::max({Matmul::most_scratch_bytes(p.dtype, most, p.out, p.in, false, p.threads),
                    Matmul::most_scratch_bytes(p.dtype, p.rows, p.in, p.out, false, p.threads),
                    Matmul::most_scratch_bytes(p.dtype, p.in, p.out, p.rows, true, p.threads)});
 }
 
-/// Makes the oneDNN products of `rows` rows that the functions below choose; returns the bytes of their
-/// packed copies.
-std::size_t make_products(Products& products, const PlannedProduct& p, std::int64_t rows, bool first,
-                          bool accumulates) {
-  using Kind = ProductKey::Kind;
+/// The bytes of the packed copies of a weight.
+struct Copies {
+  std::size_t forward = 0, input = 0;
+};
+
+/// Makes the oneDNN products of `rows` rows that the functions below choose: in evaluation, the forward
+/// product only.
+Copies make_products(Products& products, const PlannedProduct& p, std::int64_t rows, bool first,
+                     bool accumulates, bool is_evaluated = false) {
   const MatrixView x{nullptr, p.dtype, p.in, 1};
   const MatrixView y{nullptr, p.dtype, p.out, 1};
   const auto weight = [&](DType dtype) {
@@ -90,13 +95,14 @@ std::size_t make_products(Products& products, const PlannedProduct& p, std::int6
                                  ? ProductKey::inner_product(rows, p.in, p.out, x, w, p.bias, y)
                                  : ProductKey::product(rows, p.out, p.in, x, w, p.bias, y, false);
   const ProductKey input = ProductKey::product(rows, p.in, p.out, y, w.transposed(), false, x, false);
-  std::size_t copies = 0;
   const auto make = [&](const ProductKey& key) {
     const Product& product = products.find(key);
-    if (key.kind == Kind::product_with_packed_weights) copies += product.b.get_desc().get_size();
+    return key.kind == ProductKey::Kind::product_with_packed_weights ? product.b.get_desc().get_size() : 0;
   };
-  if (rows >= OnednnOperations::least_rows) make(forward);
-  make(input);
+  Copies copies;
+  if (rows >= OnednnOperations::least_rows) copies.forward = make(forward);
+  if (is_evaluated) return copies;
+  if (p.has_input_gradient) copies.input = make(input);
   if (first) products.find(ProductKey::weight_gradient(rows, p.in, p.out, x, y, dw));
   if (accumulates) {
     products.find(
@@ -276,10 +282,18 @@ std::size_t OnednnOperations::workspace(const PlannedWork& work) {
     if (is_own(p.dtype)) {
       own_scratch = std::max(own_scratch, scratch_bytes(p, p.rows));
       if (p.last_rows > 0) own_scratch = std::max(own_scratch, scratch_bytes(p, p.last_rows));
+      if (p.evaluated_rows >= least_rows)
+        own_scratch = std::max(
+            own_scratch, Matmul::scratch_bytes(p.dtype, p.evaluated_rows, p.out, p.in, false, p.threads));
     } else {
-      const std::size_t all = make_products(products, p, p.rows, true, p.accumulates);
-      const std::size_t last = p.last_rows > 0 ? make_products(products, p, p.last_rows, false, true) : 0;
-      copies += std::max(all, last) * static_cast<std::size_t>(p.places);  // one per weight, version and use
+      Copies most = make_products(products, p, p.rows, true, p.accumulates);
+      const auto add = [&](const Copies& other) {
+        most = {std::max(most.forward, other.forward), std::max(most.input, other.input)};
+      };
+      if (p.last_rows > 0) add(make_products(products, p, p.last_rows, false, true));
+      if (p.evaluated_rows > 0) add(make_products(products, p, p.evaluated_rows, false, false, true));
+      // One per weight, version and use.
+      copies += (most.forward + most.input) * static_cast<std::size_t>(p.places);
     }
   }
   omp_set_num_threads(threads);

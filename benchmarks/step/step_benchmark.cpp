@@ -156,6 +156,9 @@ int run(const MpiRuntime& mpi, int argc, char** argv) {
                             : measure_gemm_tflops(session, setup.config.train.dtype);
 
     // 3. Measure.
+    const ModelConfig& model = setup.config.model;
+    if (line.flag("ceiling") && (model.experts.count > 0 || model.depths.capacity > 0.0))
+      fail(ExitCode::usage, "--ceiling: the ceiling is that of the products of dense blocks");
     const StepCeiling ceiling = line.flag("ceiling") ? measure_step_ceiling(setup.config) : StepCeiling{};
     const std::vector<Measurement> measurements = measure(session, configurations, repetitions);
 

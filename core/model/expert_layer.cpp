@@ -128,7 +128,7 @@ std::int64_t ExpertLayer::num_slices(const Recorder& run) const {
   const BatchShape& s = run.shape();
   if (run.is_training()) return 1;
   const std::int64_t all = room(s.batch, s.seq, 0);
-  const std::int64_t trained = room(s.batch, s.seq, config_.places(s.seq));
+  const std::int64_t trained = room(s.batch, run.trained_seq(), config_.places(run.trained_seq()));
   return std::min((all + trained - 1) / trained, s.rows());
 }
 

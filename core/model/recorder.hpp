@@ -155,15 +155,20 @@ class Recorder {
         block_(block),
         entries_(entries) {}
 
-  /// A pass through the same block with `seq` tokens of each sequence, whose tensors have names that begin
-  /// with `prefix`, and which takes its positions from `positions`, if they are given.
-  Recorder packed(std::int64_t seq, const std::string& prefix, const TensorRef& positions = {}) const {
+  /// A pass through the same block with `seq` tokens of each sequence, `trained_seq` in training, whose
+  /// tensors have names that begin with `prefix`, and which takes its positions from `positions`, if they are
+  /// given.
+  Recorder packed(std::int64_t seq, std::int64_t trained_seq, const std::string& prefix,
+                  const TensorRef& positions = {}) const {
     Recorder own = *this;
     own.pass_.shape.seq = seq;
     own.pass_.prefix += prefix;
+    own.trained_seq_ = trained_seq;
     own.positions_ = positions;
     return own;
   }
+  /// The tokens of a sequence that the block processes in training.
+  std::int64_t trained_seq() const { return trained_seq_ > 0 ? trained_seq_ : shape().seq; }
 
   /// Records an operation.
   void operator()(const auto& op, const std::source_location& where = std::source_location::current()) {
@@ -241,6 +246,7 @@ class Recorder {
   Storages& storages_;
   const ProgramConfig& config_;
   PassConfig pass_;
+  std::int64_t trained_seq_ = 0;  // 0: as many as in this pass
   TensorRef positions_{};
   std::string block_name_;
   int block_;

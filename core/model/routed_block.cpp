@@ -65,9 +65,11 @@ void RoutedBlock::declare_routers(ParameterTable& table, const ModelConfig& mode
 
 Recorder RoutedBlock::packed(Recorder& run) const {
   const BatchShape& s = run.shape();
-  if (run.has_cache()) return run.packed(s.seq, "", run.tensor("depth.positions", DType::int32, {s.batch}));
-  if (run.is_training()) return run.packed(depths_.tokens(s.seq), "");
-  return run.packed(s.seq, "evaluated ");  // tensors of other sizes than in training
+  const std::int64_t trained = depths_.tokens(s.seq);
+  if (run.has_cache())
+    return run.packed(s.seq, trained, "", run.tensor("depth.positions", DType::int32, {s.batch}));
+  if (run.is_training()) return run.packed(trained, trained, "");
+  return run.packed(s.seq, trained, "evaluated ");  // tensors of other sizes than in training
 }
 
 RoutedBlock::Taken RoutedBlock::taken(Recorder& run, const Recorder& packed) const {

@@ -140,6 +140,16 @@ std::int64_t scratch_bytes(const std::string& name, const RankProgram& program) 
       }
     });
   }
+  // The statistics, summed after each step.
+  if (const auto sums = static_cast<std::int64_t>(program.num_statistics()); sums > 0) {
+    const std::size_t bytes = bytes_of({.group = all_axes,
+                                        .operation = CommOperation::all_reduce,
+                                        .count = sums,
+                                        .dtype = DType::fp32,
+                                        .payload_bytes = static_cast<std::uint64_t>(sums) * sizeof(float)});
+    if (bytes > 0) pool.take(bytes);
+    most = std::max(most, pool.allocated());
+  }
   return static_cast<std::int64_t>(most);
 }
 
@@ -185,6 +195,9 @@ std::vector<PlannedProduct> products(const RankProgram& program, std::int64_t th
       product.threads = static_cast<int>(threads);
       product.dtype = config.train.dtype;
       product.is_grouped = true;
+    } else if constexpr (requires { op.dy, op.w; }) {
+      const auto found = planned.find(key_of(op.w));
+      if (found != planned.end()) found->second.has_input_gradient = true;
     } else if constexpr (requires { op.dw, op.accumulate; }) {
       const auto found = planned.find(key_of(op.dw));
       if (found != planned.end()) found->second.accumulates |= op.accumulate;
@@ -193,10 +206,21 @@ std::vector<PlannedProduct> products(const RankProgram& program, std::int64_t th
   const auto add_all = [&](const Program& own) {
     for (const Entry& entry : own.entries) std::visit(add, entry.operation);
   };
-  // In evaluation a routed block has rows for all tokens.
-  for (const ChunkPrograms& chunk : programs.chunks) add_all(chunk.evaluate);
   for (const ChunkPrograms& chunk : programs.chunks) add_all(chunk.forward);
   for (const ChunkPrograms& chunk : programs.chunks) std::ranges::for_each(chunk.backward, add_all);
+  // In evaluation a routed block has rows for all tokens.
+  const auto add_evaluated = [&](const auto& op) {
+    if constexpr (requires { op.x, op.w, op.bias; }) {
+      const auto found = planned.find(key_of(op.w));
+      if (found == planned.end()) return;
+      PlannedProduct& product = found->second;
+      const std::int64_t rows = product.is_grouped ? op.x.shape[1] : op.x.size() / op.w.shape[0];
+      if (rows > product.rows) product.evaluated_rows = std::max(product.evaluated_rows, rows);
+    }
+  };
+  for (const ChunkPrograms& chunk : programs.chunks) {
+    for (const Entry& entry : chunk.evaluate.entries) std::visit(add_evaluated, entry.operation);
+  }
   std::vector<PlannedProduct> products;
   for (const auto& [place, product] : planned) products.push_back(product);
   return products;
@@ -205,8 +229,8 @@ std::vector<PlannedProduct> products(const RankProgram& program, std::int64_t th
 /// The attention that every block computes, over the most positions.
 PlannedAttention attention(const ModelPrograms& programs) {
   PlannedAttention most;
-  for (const ChunkPrograms& chunk : programs.chunks) {
-    for (const Entry& entry : chunk.forward.entries) {
+  const auto look_at = [&](const Program& program) {
+    for (const Entry& entry : program.entries) {
       const auto* op = std::get_if<AttentionForward>(&entry.operation);
       if (op == nullptr || op->query.shape[1] <= most.positions) continue;
       most = {.batch = op->query.shape[0],
@@ -214,9 +238,11 @@ PlannedAttention attention(const ModelPrograms& programs) {
               .positions = op->query.shape[1],
               .head_size = op->query.shape[3],
               .dtype = op->query.dtype,
-              .has_dropout = op->dropout.probability > 0.0F};
+              .has_dropout = most.has_dropout || op->dropout.probability > 0.0F};
     }
-  }
+  };
+  for (const ChunkPrograms& chunk : programs.chunks) look_at(chunk.forward);
+  for (const ChunkPrograms& chunk : programs.chunks) look_at(chunk.evaluate);
   return most;
 }
 

@@ -12,6 +12,7 @@
 
 #include "app/plan_text.hpp"
 #include "app/setup.hpp"
+#include "core/model/routing_statistics.hpp"
 #include "tests/faults/run_fixture.hpp"
 
 namespace mylos::test {
@@ -38,6 +39,7 @@ class PlannedRun : public RunTest {
     line.overrides.emplace_back("run.dir", run_path("run").string());
     const mylos::Setup setup = planned_setup(line, deck().string());
     RunPlan plan = plan_of(setup);
+    statistics_ = RoutingStatistics(setup.config.model).count();
     Words dry = train_arguments("run", words);
     dry.emplace_back("--dry-run");
     const Outcome outcome = run_mylos(dry, {.ranks = 1});
@@ -69,6 +71,10 @@ class PlannedRun : public RunTest {
     // After the step, the trainer gathers 9 numbers of each rank: times, memory, a stop request.
     std::uint64_t calls = 1;
     std::map<std::string, double> payload = {{"payload_world_all_gather", 9.0 * 8.0 * ranks}};
+    if (statistics_ > 0) {
+      ++calls;
+      payload["payload_world_all_reduce"] = 4.0 * static_cast<double>(statistics_);
+    }
     for (const TrafficRow& row : plan.traffic) {
       calls += row.calls;
       payload[fmt::format("payload_{}_{}", row.axis, name_of(row.operation))] +=
@@ -97,17 +103,35 @@ class PlannedRun : public RunTest {
     }
     EXPECT_LE(at("memory_peak_max"), 1.01 * static_cast<double>(plan.memory_total()));
     // The plan takes the communicators of parts of the ranks to be as large as that of all.
-    const bool has_parts = std::ranges::any_of(
-        words, [](const std::string& word) { return word.starts_with("--parallel.tensor="); });
+    const bool has_parts = std::ranges::any_of(words, [](const std::string& word) {
+      return word.starts_with("--parallel.tensor=") || word.starts_with("--parallel.expert=");
+    });
     const auto least = has_parts ? 0.0 : 0.95 * static_cast<double>(plan.memory_total());
     EXPECT_GE(at("memory_peak_max"), least);
   }
+
+ private:
+  std::int64_t statistics_ = 0;  // of routers, which are summed after the step
 };
 
 TEST_F(PlannedRun, IsAsPlannedForOneRank) {
   expect_as_planned({}, 1);
   expect_as_planned({"--train.dtype=bf16", "--train.micro_batch=3", "--checkpoint.async=true"}, 1);
   expect_as_planned({"--train.dtype=fp16", "--optim.master=none", "--optim.name=sgd"}, 1);
+}
+
+/// Products of a routed block have other rows in evaluation, and are of kinds that depend on their number.
+TEST_F(PlannedRun, IsAsPlannedWithRouters) {
+  const Words depths = {"--model.width=512", "--model.depth_capacity=0.125", "--train.global_batch=32",
+                        "--eval.every=1", "--data.valid=" + tokens().string()};
+  for (const Words& more : {Words{}, Words{"--train.dtype=bf16"}, Words{"--model.experts=2"}}) {
+    Words words = depths;
+    words.insert(words.end(), more.begin(), more.end());
+    expect_as_planned(words, 1);
+  }
+  expect_as_planned({"--ranks=2", "--model.experts=4", "--parallel.expert=2", "--train.expert_capacity=1.25",
+                     "--model.depth_capacity=0.5", "--comm.algorithm=ring"},
+                    2);
 }
 
 /// Of the ranks that `--ranks` states, or the deck and its overrides.

@@ -666,9 +666,10 @@ class Table : public CaseTable {
 void add_small_cases(Table& table) {
   for (const std::int64_t n : {1, 7, 1000, 100003, (1 << 20) + 3}) table.elementwise(false, n);
 
-  const std::vector<Table::Linear> layers = {
-      {1, 1, 1},   {1, 16, 48},   {1, 85, 1030}, {2, 64, 257},  {3, 33, 40},    {4, 17, 85},   {5, 100, 300},
-      {7, 25, 33}, {8, 130, 515}, {33, 100, 12}, {65, 80, 257}, {130, 64, 320}, {256, 96, 384}};
+  const std::vector<Table::Linear> layers = {{1, 1, 1},      {1, 16, 48},   {1, 85, 1030}, {2, 64, 257},
+                                             {3, 33, 40},    {4, 17, 85},   {5, 100, 300}, {7, 25, 33},
+                                             {8, 130, 515},  {33, 100, 12}, {65, 80, 257}, {130, 64, 320},
+                                             {256, 96, 384}, {3, 40, 1},    {130, 85, 1}};
   bool bias = true;
   for (Table::Linear layer : layers) {
     for (const bool transposed : {false, true}) {

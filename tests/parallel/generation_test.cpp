@@ -43,7 +43,9 @@ class Generation : public testing::TestWithParam<Routing> {
     model.context = context;
     model.vocab = vocab;
     model.vocab_multiple = 8;
-    if (GetParam().has_experts) model.experts = {.count = 4, .per_token = 2, .width = 24, .capacity = 1.0};
+    // The first block, and the first of two stages, has no experts.
+    if (GetParam().has_experts)
+      model.experts = {.count = 4, .per_token = 2, .width = 24, .every = 2, .capacity = 1.0};
     if (GetParam().has_depths) model.depths = {.capacity = 0.3, .every = 1};
     RunConfig run = mini_config(model, data, context, data);
     run.train.dtype = dtype;
@@ -116,6 +118,10 @@ class Generation : public testing::TestWithParam<Routing> {
     if (ranks() == 2) add(1, 1, 2, "zero_bubble_v");
     if (ranks() == 4) add(1, 2, 2, "1f1b");
     if (ranks() == 4) add(2, 1, 2, "zero_bubble_v");
+    if (ranks() == 4 && GetParam().has_experts) {
+      add(2, 1, 2, "1f1b");
+      runs.back().parallel.expert = 2;
+    }
     return runs;
   }
 

@@ -174,7 +174,7 @@ void TrainingStep::read_results() {
   // Blocks belong to one update each; of others they have sums of 0.
   const auto* sums = reinterpret_cast<const float*>(parts + num_updates());
   results_.statistics.assign(program_.num_statistics(), 0.0F);
-  const bool counts = program_.coordinates().index({Axis::tensor}) == 0;
+  const bool counts = program_.coordinates().index(Axis::tensor) == 0;
   for (std::size_t i = 0; counts && i < num_updates() * results_.statistics.size(); ++i)
     results_.statistics[i % results_.statistics.size()] += sums[i];
   if (program_.schedule().rules.empty()) results_.guard = *guard;

@@ -742,5 +742,23 @@ TEST(Program, TheFirstContributionOnARankWrites) {
   EXPECT_FALSE(adds(Recorded(small_model(true, 0.0F), {.cuts = {.chunks = 2}, .held = {0}})));
 }
 
+/// Without drops there are more rows than in training, in which the block also takes fewer tokens: slices.
+TEST(Experts, EvaluationOfARoutedBlockNeedsNoMoreRowsThanTraining) {
+  ModelConfig model{.layers = 1, .heads = 2, .width = 16, .context = 32, .vocab = 11};
+  model.experts = {.count = 4, .per_token = 2, .width = 8, .capacity = 1.0};
+  model.depths = {.capacity = 0.25, .every = 1};
+  const ParameterTable table = parameters_of(model);
+  const ModelPrograms programs = record_programs(model, table, {.shape = {.batch = 2, .seq = 32}});
+  const int trained = programs.storages.find("h.0.experts.rows");
+  ASSERT_GE(trained, 0);
+  int slices = 0;
+  for (const Storage& storage : programs.storages.all()) {
+    if (!storage.name.starts_with("evaluated h.0.experts.rows")) continue;
+    EXPECT_LE(storage.bytes, programs.storages.at(trained).bytes) << storage.name;
+    ++slices;
+  }
+  EXPECT_GT(slices, 0);
+}
+
 }  // namespace
 }  // namespace mylos

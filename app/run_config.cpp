@@ -1007,6 +1007,14 @@ class CrossChecks {
     }
     const std::int64_t ranks = integer("parallel.expert");
     if (ranks == 1 || !known({"parallel.data"})) return;
+    if (has_replicas_) {
+      report(
+          {"parallel.expert", "parallel.replicas"},
+          "[parallel] expert = {} needs as many ranks in each stage, not replicas = {}; use data for equal "
+          "ones, or expert = 1",
+          ranks, values_.text("parallel.replicas"));
+      return;
+    }
     const std::int64_t data = integer("parallel.data");
     if (experts == 0) {
       report({"parallel.expert", "model.experts"}, "[parallel] expert = {} needs [model] experts", ranks);
@@ -1020,12 +1028,6 @@ class CrossChecks {
       report({"parallel.expert", "parallel.shard"},
              "[parallel] shard = {} must be a multiple of expert = {}; use shard = {}, or 0 for all",
              values_.text("parallel.shard"), ranks, ranks);
-    }
-    if (known({"parallel.schedule"}) &&
-        find_kind(schedules(), values_.text("parallel.schedule")).is_asynchronous()) {
-      report({"parallel.expert", "parallel.schedule"},
-             "[parallel] expert = {} cannot be used with schedule = {} yet; use expert = 1", ranks,
-             values_.text("parallel.schedule"));
     }
   }
 

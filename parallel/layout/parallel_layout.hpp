@@ -56,11 +56,11 @@ struct ParallelLayout {
   bool is_asynchronous() const { return pipeline > 1 && schedule->is_asynchronous(); }
   /// The ranks that exchange the messages of a step, by number of their list.
   AxisSet message_axes() const {
-    return schedule->is_asynchronous() && (data > 1 || !replicas.empty()) ? data_axes.with({Axis::pipeline})
+    return schedule->is_asynchronous() && (data > 1 || !replicas.empty()) ? sample_axes.with({Axis::pipeline})
                                                                           : AxisSet{Axis::pipeline};
   }
   int list_of(const Coordinates& coordinates) const {
-    return coordinates.index(schedule->is_asynchronous() ? data_axes.with({Axis::pipeline})
+    return coordinates.index(schedule->is_asynchronous() ? sample_axes.with({Axis::pipeline})
                                                          : AxisSet{Axis::pipeline});
   }
   int replicas_of(int stage) const {

@@ -406,9 +406,11 @@ TEST(RunConfig, RefusesExpertsThatCannotBe) {
         {"parallel.expert", "2"},
         {"parallel.pipeline", "2"},
         {"parallel.schedule", "pipedream"},
+        {"parallel.replicas", "6,2"},
         {"model.tied", "false"},
         {"optim.clip_norm", "0"}},
-       "expert = 2 cannot be used with schedule = pipedream yet; use expert = 1"}};
+       "expert = 2 needs as many ranks in each stage, not replicas = 6,2; use data for equal ones, or expert "
+       "= 1"}};
   for (const Case& own : cases)
     EXPECT_THAT(configure_gpt2(own.keys, 8).problems, Contains(HasSubstr(own.problem))) << own.problem;
   // A default may be said, in whatever form.

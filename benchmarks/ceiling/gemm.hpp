@@ -11,10 +11,11 @@
 namespace mylos {
 
 /// The products of a transformer's linear layers with their gradients: query, key and value together (C, 3C),
-/// projection (C, C), up (C, 4C) and down (4C, C) in every layer, and the head (C, V) once.
+/// projection (C, C), up (C, F) and down (F, C) in every layer, and the head (C, V) once.
 struct GemmShapes {
   std::int64_t rows = 0;   ///< tokens of a micro-batch
   std::int64_t width = 0;  ///< C
+  std::int64_t inner = 0;  ///< F
   std::int64_t layers = 0;
   std::int64_t padded_vocab = 0;  ///< V
   DType dtype = DType::fp32;

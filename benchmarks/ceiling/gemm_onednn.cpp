@@ -238,8 +238,8 @@ std::optional<double> measure_gemm_ceiling(const GemmShapes& shapes, const std::
   const std::int64_t c = shapes.width;
   const std::array<Layer, 5> layers = {{{c, 3 * c, shapes.layers},
                                         {c, c, shapes.layers},
-                                        {c, 4 * c, shapes.layers},
-                                        {4 * c, c, shapes.layers},
+                                        {c, shapes.inner, shapes.layers},
+                                        {shapes.inner, c, shapes.layers},
                                         {c, shapes.padded_vocab, 1}}};
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   Stopwatch stopwatch(engine);

@@ -118,8 +118,8 @@ void measure_missing(Ceilings& ceilings, const OpCase& c) {
   }
   const DType type = factor_type(c);
   if (c.flops == 0.0 || ceilings.gemm.contains(type)) return;
-  const std::optional<double> gemm =
-      measure_gemm_ceiling({FullSize::rows, FullSize::width, FullSize::layers, FullSize::padded_vocab, type});
+  const std::optional<double> gemm = measure_gemm_ceiling(
+      {FullSize::rows, FullSize::width, 4 * FullSize::width, FullSize::layers, FullSize::padded_vocab, type});
   ceilings.gemm.emplace(type, gemm);
   benchmark::AddCustomContext(fmt::format("gemm_ceiling_{}", name_of(type)),
                               gemm ? fmt::format("{:.1f} GFLOP/s", *gemm) : "not measured");

@@ -25,6 +25,7 @@ std::optional<double> mean_over_ranks(std::optional<double> own) {
 StepCeiling measure_step_ceiling(const RunConfig& config) {
   const GemmShapes shapes{.rows = config.train.micro_batch * config.train.seq_len,
                           .width = config.model.width,
+                          .inner = config.model.inner_width(),
                           .layers = config.model.layers,
                           .padded_vocab = config.model.padded_vocab(),
                           .dtype = config.train.dtype};

@@ -38,4 +38,10 @@ std::string depths_text(const DepthConfig& depths) {
                      depths.every == 1 ? "all blocks" : fmt::format("every {} blocks", depths.every));
 }
 
+std::string width_text(const ModelConfig& model) {
+  std::string text = fmt::format("width {}", model.width);
+  if (model.inner_width() != 4 * model.width) text += fmt::format(", feed-forward {}", model.inner_width());
+  return text;
+}
+
 }  // namespace mylos

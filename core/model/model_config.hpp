@@ -75,8 +75,9 @@ std::string depths_text(const DepthConfig& depths);
 struct ModelConfig {
   std::int64_t layers = 12;
   std::int64_t heads = 12;
-  std::int64_t width = 768;     ///< C, divisible by heads
-  std::int64_t context = 1024;  ///< positions, each with a learned embedding
+  std::int64_t width = 768;       ///< C, divisible by heads
+  std::int64_t feed_forward = 0;  ///< inner width of the dense feed-forward layers; 0 for 4C
+  std::int64_t context = 1024;    ///< positions, each with a learned embedding
   std::int64_t vocab = 50257;
   std::int64_t vocab_multiple = 128;  ///< the vocabulary in memory is padded to a multiple of this
   bool tied = true;                   ///< the head shares the token embedding
@@ -89,7 +90,12 @@ struct ModelConfig {
   DepthConfig depths{};
 
   std::int64_t head_dim() const { return width / heads; }
+  /// Of the dense feed-forward layers.
+  std::int64_t inner_width() const { return feed_forward > 0 ? feed_forward : 4 * width; }
   std::int64_t padded_vocab() const { return (vocab + vocab_multiple - 1) / vocab_multiple * vocab_multiple; }
 };
+
+/// "width 768", and ", feed-forward 1024" if the inner width is not four times the width.
+std::string width_text(const ModelConfig& model);
 
 }  // namespace mylos

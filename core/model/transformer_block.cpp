@@ -55,7 +55,8 @@ void TransformerBlock::declare(ParameterTable& table, const ModelConfig& model, 
   const std::int64_t c = model.width;
   const Dimension width{"width", c};
   const bool has_experts = model.experts.are_in(layer);
-  const Dimension inner{"inner", has_experts ? model.experts.width : 4 * c};  // of the dense layer
+  // Of the dense layer.
+  const Dimension inner{"inner", has_experts ? model.experts.width : model.inner_width()};
   const Dimension heads{"heads", model.heads};
   const Dimension head{"head_dim", model.head_dim()};
   const Dimension qkv{"qkv", 3};

@@ -70,7 +70,7 @@ class TransformerBlock final : public Block {
   const Parameter &qkv_, &qkv_bias_;        // (C, 3C), (3C)
   const Parameter &proj_, &proj_bias_;      // (C, C), (C)
   const Parameter &ln2_gamma_, &ln2_beta_;  // (C)
-  std::optional<DenseLayer> dense_;         // of inner width 4C, or that of an expert
+  std::optional<DenseLayer> dense_;         // next to experts, of their inner width
   std::optional<ExpertLayer> experts_;
   // This rank's part along the tensor axis.
   std::int64_t heads_, first_head_, head_dim_;

@@ -27,7 +27,8 @@ double model_flops_per_token(const ModelConfig& model, std::int64_t parameters, 
   // A token uses some of the experts, and some tokens use a routed block.
   const ExpertConfig& experts = model.experts;
   const std::int64_t c = model.width;
-  const std::int64_t expert = 2 * c * experts.width + c + experts.width;
+  const auto layer_of = [&](std::int64_t inner) { return 2 * c * inner + c + inner; };  // feed-forward
+  const std::int64_t expert = layer_of(experts.width);
   const double share = static_cast<double>(model.depths.tokens(seq_len)) / static_cast<double>(seq_len);
   auto weights = static_cast<double>(parameters);
   double attended = 0.0;  // positions
@@ -38,7 +39,7 @@ double model_flops_per_token(const ModelConfig& model, std::int64_t parameters, 
       used += experts.count * c * routers + (experts.per_token + (experts.has_shared ? 1 : 0)) * expert;
       weights -= static_cast<double>((experts.count - experts.per_token) * expert);
     } else {
-      used += 8 * c * c + 5 * c;
+      used += layer_of(model.inner_width());
     }
     const double part = model.depths.are_in(layer) ? share : 1.0;
     weights -= (1.0 - part) * static_cast<double>(used);
@@ -165,9 +166,7 @@ std::vector<PlannedProduct> products(const RankProgram& program, std::int64_t th
   };
   const auto persists = [&](int storage) { return program.storages().at(storage).persists; };
   const auto add = [&](const auto& op) {
-    constexpr bool is_of_experts = requires {
-      op.offsets;
-    };
+    constexpr bool is_of_experts = requires { op.offsets; };
     if constexpr (!is_of_experts && requires { op.x, op.w, op.bias; }) {
       PlannedProduct& product = planned[key_of(op.w)];
       const int weights = place_of(op.w).storage;

@@ -127,6 +127,7 @@ RunConfig config_of(const Variant& variant, std::int64_t ranks, std::int64_t acc
   model.layers = variant.layers;
   model.heads = variant.heads;
   model.width = variant.width;
+  model.feed_forward = variant.feed_forward;
   model.vocab = variant.vocab;
   model.tied = variant.tied;
   model.dropout = variant.dropout;

@@ -64,6 +64,7 @@ struct Variant {
   std::int64_t layers, heads, width, vocab, seq_len;
   bool tied;
   float dropout;
+  std::int64_t feed_forward = 0;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const Variant& variant) {
@@ -71,9 +72,10 @@ inline std::ostream& operator<<(std::ostream& out, const Variant& variant) {
 }
 
 constexpr Variant variants[] = {
-    {"untied", 2, 3, 48, 211, 37, false, 0.0F},  {"dropout", 2, 3, 48, 211, 37, true, 0.2F},
-    {"one_head", 2, 1, 24, 211, 37, true, 0.0F}, {"one_layer", 1, 5, 40, 128, 16, true, 0.0F},
-    {"one_token", 2, 3, 48, 211, 1, true, 0.0F}, {"one_channel_a_head", 1, 7, 7, 5, 9, false, 0.1F}};
+    {"untied", 2, 3, 48, 211, 37, false, 0.0F},   {"dropout", 2, 3, 48, 211, 37, true, 0.2F},
+    {"one_head", 2, 1, 24, 211, 37, true, 0.0F},  {"one_layer", 1, 5, 40, 128, 16, true, 0.0F},
+    {"one_token", 2, 3, 48, 211, 1, true, 0.0F},  {"one_channel_a_head", 1, 7, 7, 5, 9, false, 0.1F},
+    {"narrow", 2, 3, 48, 211, 37, true, 0.0F, 77}};
 
 RunConfig config_of(const Variant& variant, std::int64_t ranks, std::int64_t accumulation = 1);
 

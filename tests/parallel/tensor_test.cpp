@@ -125,6 +125,7 @@ TEST_F(Tensor, ComputesWhatOneRankDoesWithEveryFeature) {
   for (const bool tied : {true, false}) {
     for (const float dropout : {0.0F, 0.2F}) {
       ModelConfig model = model_of_heads();
+      model.feed_forward = tied ? 5 * model.width / 2 : 0;
       model.tied = tied;
       model.dropout = dropout;
       const Outcome oracle = alone(model, steps);

@@ -96,6 +96,7 @@ TEST(UnitCosts, AreThoseOfTheExpertsThatATokenUses) {
 /// A routed block has the costs of the tokens that it takes.
 TEST(UnitCosts, AreThoseOfTheTokensThatARoutedBlockTakes) {
   StepConfig config = gpt2_config();
+  config.model.feed_forward = 4000;
   const std::vector<UnitCost> dense = unit_costs(config);
   config.model.depths = {.capacity = 0.125, .every = 2};
   const std::vector<UnitCost> units = unit_costs(config);
@@ -108,7 +109,7 @@ TEST(UnitCosts, AreThoseOfTheTokensThatARoutedBlockTakes) {
   for (const UnitCost& unit : units) parameters += unit.parameters;
   EXPECT_EQ(parameters, parameters_of(config.model).num_parameters());
   const std::int64_t routed = config.model.layers / 2;
-  const double block = 12.0 * 768 * 768 + 13 * 768;
+  const double block = 4.0 * 768 * 768 + 9 * 768 + (2 * 768 + 1) * 4000;
   const double positions =
       static_cast<double>(config.model.layers - routed) * 256 + static_cast<double>(routed) * 0.125 * 32;
   EXPECT_NEAR(model_flops_per_token(config.model, parameters, 256) /

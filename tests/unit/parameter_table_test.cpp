@@ -57,6 +57,18 @@ TEST(ParameterTable, HasHuggingFacesNamesAndShapes) {
   EXPECT_EQ(parameters_of(odd_model(false)).find("lm_head.weight").shape, (Shape{211, 45}));
 }
 
+TEST(ParameterTable, HasFeedForwardLayersOfAnyWidth) {
+  ModelConfig model = odd_model(true);
+  const std::int64_t parameters = parameters_of(model).num_parameters();
+  model.feed_forward = 77;
+  const ParameterTable table = parameters_of(model);
+  using Shape = std::vector<std::int64_t>;
+  EXPECT_EQ(table.find("h.2.mlp.c_fc.weight").shape, (Shape{45, 77}));
+  EXPECT_EQ(table.find("h.2.mlp.c_fc.bias").shape, (Shape{77}));
+  EXPECT_EQ(table.find("h.2.mlp.c_proj.weight").shape, (Shape{77, 45}));
+  EXPECT_EQ(table.num_parameters(), parameters - 3 * (180 - 77) * (2 * 45 + 1));
+}
+
 TEST(ParameterTable, PadsTheVocabularyOnly) {
   const ParameterTable table = parameters_of(odd_model(false));
   for (const Parameter& parameter : table.parameters()) {

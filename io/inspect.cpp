@@ -119,11 +119,12 @@ std::string inspect_model(const fs::path& path) {
   const ModelDescription& found = file->description();
   const ModelConfig& model = found.model;
   std::string text = fmt::format(
-      "{}: {}, {} parameters, {}\nmodel: layers {}, heads {}, width {}, context {}, vocabulary {}, {}, "
+      "{}: {}, {} parameters, {}\nmodel: layers {}, heads {}, {}, context {}, vocabulary {}, {}, "
       "dropout "
       "{}\n",
       path.string(), found.format, parameters_of(model).num_parameters(), name_of(found.dtype), model.layers,
-      model.heads, model.width, model.context, model.vocab, model.tied ? "tied" : "untied", model.dropout);
+      model.heads, width_text(model), model.context, model.vocab, model.tied ? "tied" : "untied",
+      model.dropout);
   std::error_code unknown;
   if (fs::is_directory(path, unknown)) {
     const FoundTokenizer tokenizer = find_tokenizer(path);

@@ -55,10 +55,6 @@ void check_architecture(const Json& json, const ModelConfig& model) {
     fail(ExitCode::bad_data, "layer_norm_epsilon = {}; mylos computes with 1e-05",
          json.at("layer_norm_epsilon").dump());
   }
-  if (has_value(json, "n_inner") && json.integer("n_inner") != 4 * model.width) {
-    fail(ExitCode::bad_data, "n_inner = {}; mylos computes with 4 n_embd = {}", json.integer("n_inner"),
-         4 * model.width);
-  }
   if (has_value(json, "n_ctx") && json.integer("n_ctx") != model.context) {
     fail(ExitCode::bad_data, "n_ctx = {}, but n_positions = {}", json.integer("n_ctx"), model.context);
   }
@@ -67,6 +63,13 @@ void check_architecture(const Json& json, const ModelConfig& model) {
   require_boolean(json, "add_cross_attention", false);
   if (has_value(json, "quantization_config"))
     fail(ExitCode::bad_data, "quantization_config: mylos does not read quantised weights");
+}
+
+std::int64_t inner_width(const Json& json) {
+  const std::int64_t inner = json.integer("n_inner");
+  if (inner < 1 || inner > max_feed_forward)
+    fail(ExitCode::bad_data, "n_inner = {} is out of range; mylos takes 1 to {}", inner, max_feed_forward);
+  return inner;
 }
 
 float dropout_of(const Json& json, const std::function<void(const std::string&)>& warn) {
@@ -104,6 +107,7 @@ ModelConfig parse_hugging_face_config(std::string_view text,
   model.layers = extent(config_names.layers);
   model.heads = extent(config_names.heads);
   model.width = extent(config_names.width);
+  if (has_value(json, "n_inner")) model.feed_forward = inner_width(json);
   model.context = extent(config_names.context);
   model.vocab = extent(config_names.vocab);
   model.tied = boolean_or(json, "tie_word_embeddings", true);
@@ -116,6 +120,7 @@ ModelConfig parse_hugging_face_config(std::string_view text,
 std::string hugging_face_config(const ModelConfig& model, DType dtype,
                                 std::optional<std::int64_t> end_of_text) {
   const char* const type = dtype == DType::fp32 ? "float32" : dtype == DType::bf16 ? "bfloat16" : "float16";
+  const std::int64_t inner = model.inner_width();
   const double dropout = parse_real(fmt::format("{}", model.dropout));  // 0.1, not 0.10000000149
   const Json config = Json::object({{"activation_function", "gelu_new"},
                                     {"add_cross_attention", false},
@@ -131,7 +136,7 @@ std::string hugging_face_config(const ModelConfig& model, DType dtype,
                                     {"n_ctx", model.context},
                                     {"n_embd", model.width},
                                     {"n_head", model.heads},
-                                    {"n_inner", Json()},
+                                    {"n_inner", inner == 4 * model.width ? Json() : Json(inner)},
                                     {"n_layer", model.layers},
                                     {"n_positions", model.context},
                                     {"pad_token_id", Json()},

@@ -12,9 +12,10 @@ namespace mylos {
 /// The largest values of the deck's keys of the same names.
 inline constexpr std::int64_t max_layers = 1024;
 inline constexpr std::int64_t max_heads = 16384;
-inline constexpr std::int64_t max_width = 16384;
+inline constexpr std::int64_t max_width = 1048576;
+inline constexpr std::int64_t max_feed_forward = 4194304;  ///< four times max_width
 inline constexpr std::int64_t max_context = 65536;
-inline constexpr std::int64_t max_vocab = 65536;  ///< token ids have 16 bits
+inline constexpr std::int64_t max_vocab = 1048576;  ///< the ids in token files have 16 bits
 inline constexpr float max_dropout = 0.99F;
 
 /// What a format calls the extents of a model.

@@ -188,6 +188,11 @@ void check_llmc_model(const ModelConfig& model, DType dtype) {
     fail(ExitCode::bad_data,
          "llm.c's format has no head of its own, but the model's head is not tied to the token embedding");
   }
+  if (model.inner_width() != 4 * model.width) {
+    fail(ExitCode::bad_data,
+         "llm.c's format has feed-forward layers of four times the width, {}, but the model's have {}",
+         4 * model.width, model.inner_width());
+  }
   if (dtype != DType::fp32 && dtype != DType::bf16)
     fail(ExitCode::bad_data, "llm.c's format has fp32 and bf16, not {}", name_of(dtype));
 }

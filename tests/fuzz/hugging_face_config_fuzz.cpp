@@ -18,8 +18,9 @@ using namespace mylos;
 void ignore(const std::string& /*warning*/) {}
 
 bool is_same(const ModelConfig& a, const ModelConfig& b) {
-  return a.layers == b.layers && a.heads == b.heads && a.width == b.width && a.context == b.context &&
-         a.vocab == b.vocab && a.tied == b.tied && a.dropout == b.dropout;
+  return a.layers == b.layers && a.heads == b.heads && a.width == b.width &&
+         a.inner_width() == b.inner_width() && a.context == b.context && a.vocab == b.vocab &&
+         a.tied == b.tied && a.dropout == b.dropout;
 }
 
 }  // namespace
@@ -29,7 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size < 1) return 0;
   constexpr const char* members[] = {"\"model_type\":\"gpt2\",", "\"n_layer\":2,",     "\"n_head\":2,",
                                      "\"n_embd\":16,",           "\"n_positions\":8,", "\"vocab_size\":67,",
-                                     "\"n_inner\":64,",          "\"n_ctx\":8,"};
+                                     "\"n_inner\":40,",          "\"n_ctx\":8,"};
   std::string text = data[0] == 0 ? "" : "{";
   for (std::size_t i = 0; i < std::size(members); ++i)
     if ((data[0] >> i & 1U) != 0) text += members[i];
@@ -38,6 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     const ModelConfig model = parse_hugging_face_config(text, ignore);
     if (model.width > max_width || model.width % model.heads != 0 || model.vocab > max_vocab) std::abort();
+    if (model.inner_width() < 1 || model.inner_width() > max_feed_forward) std::abort();
     if (!(model.dropout >= 0.0F && model.dropout <= max_dropout)) std::abort();
     const std::string written = hugging_face_config(model, DType::fp32, {});
     if (!is_same(model, parse_hugging_face_config(written, ignore))) std::abort();

@@ -58,14 +58,15 @@ TEST_F(HuggingFaceConfig, GivesTheModel) {
   EXPECT_FALSE(model.tied);
   EXPECT_EQ(model.dropout, 0.1F);
   EXPECT_TRUE(parse(with("tie_word_embeddings", "")).tied);
+  EXPECT_EQ(parse(with("n_inner", "")).inner_width(), 64);
+  EXPECT_EQ(parse(with("n_inner", "null")).inner_width(), 64);
+  EXPECT_EQ(parse(with("n_inner", "40")).inner_width(), 40);
   EXPECT_THAT(warnings_, IsEmpty());
 }
 
 TEST_F(HuggingFaceConfig, TakesWhatComputesTheSame) {
   EXPECT_EQ(refusal("activation_function", "\"gelu_new\""), "good");
   EXPECT_EQ(refusal("activation_function", "\"gelu_pytorch_tanh\""), "good");
-  EXPECT_EQ(refusal("n_inner", "null"), "good");
-  EXPECT_EQ(refusal("n_inner", "64"), "good");
   EXPECT_EQ(refusal("n_ctx", "8"), "good");
   EXPECT_EQ(refusal("layer_norm_epsilon", "0.00001"), "good");
   EXPECT_EQ(refusal("layer_norm_epsilon", "9.999999747378752e-06"), "good");
@@ -79,7 +80,6 @@ TEST_F(HuggingFaceConfig, RefusesOtherFunctions) {
   EXPECT_THAT(refusal("activation_function", "\"relu\""), HasSubstr("activation_function = \"relu\""));
   EXPECT_THAT(refusal("layer_norm_epsilon", "1e-6"),
               HasSubstr("layer_norm_epsilon = 1e-06; mylos computes with"));
-  EXPECT_THAT(refusal("n_inner", "32"), HasSubstr("n_inner = 32; mylos computes with 4 n_embd = 64"));
   EXPECT_THAT(refusal("n_ctx", "16"), HasSubstr("n_ctx = 16, but n_positions = 8"));
   EXPECT_THAT(refusal("scale_attn_by_inverse_layer_idx", "true"),
               HasSubstr("scale_attn_by_inverse_layer_idx = true; mylos computes with false"));
@@ -101,9 +101,12 @@ TEST_F(HuggingFaceConfig, RefusesShapes) {
   EXPECT_THAT(refusal("n_embd", "9223372036854775807"), HasSubstr("n_embd = 9223372036854775807"));
   EXPECT_THAT(refusal("n_embd", "18446744073709551615"), HasSubstr("is out of range"));
   EXPECT_THAT(refusal(R"({"n_embd": 1e400})"), HasSubstr("number overflow"));
+  EXPECT_THAT(refusal("n_inner", "0"), HasSubstr("n_inner = 0 is out of range; mylos takes 1 to 4194304"));
+  EXPECT_THAT(refusal("n_inner", "4194305"), HasSubstr("n_inner = 4194305"));
+  EXPECT_THAT(refusal("n_inner", "2.5"), HasSubstr("\"n_inner\" is not an integer"));
   EXPECT_THAT(refusal("n_positions", "65537"), HasSubstr("n_positions = 65537"));
-  EXPECT_THAT(refusal("vocab_size", "65537"),
-              HasSubstr("vocab_size = 65537 is out of range; mylos takes 2 to 65536"));
+  EXPECT_THAT(refusal("vocab_size", "1048577"),
+              HasSubstr("vocab_size = 1048577 is out of range; mylos takes 2 to 1048576"));
   EXPECT_THAT(refusal("vocab_size", "1"), HasSubstr("vocab_size = 1"));
 }
 
@@ -130,13 +133,20 @@ TEST_F(HuggingFaceConfig, RefusesTextThatIsNoConfig) {
 }
 
 TEST_F(HuggingFaceConfig, IsReadBack) {
-  const ModelConfig model = {
-      .layers = 3, .heads = 2, .width = 16, .context = 8, .vocab = 67, .tied = false, .dropout = 0.15F};
+  ModelConfig model = {.layers = 3,
+                       .heads = 2,
+                       .width = 16,
+                       .feed_forward = 40,
+                       .context = 8,
+                       .vocab = 67,
+                       .tied = false,
+                       .dropout = 0.15F};
   const std::string text = hugging_face_config(model, DType::bf16, 66);
   const ModelConfig read = parse(text);
   EXPECT_EQ(read.layers, model.layers);
   EXPECT_EQ(read.heads, model.heads);
   EXPECT_EQ(read.width, model.width);
+  EXPECT_EQ(read.feed_forward, model.feed_forward);
   EXPECT_EQ(read.context, model.context);
   EXPECT_EQ(read.vocab, model.vocab);
   EXPECT_EQ(read.tied, model.tied);
@@ -145,10 +155,13 @@ TEST_F(HuggingFaceConfig, IsReadBack) {
   const Json json = Json::parse(text);
   EXPECT_EQ(json.at("attn_pdrop").dump(), "0.15");
   EXPECT_EQ(json.integer("n_ctx"), 8);
+  EXPECT_EQ(json.integer("n_inner"), 40);
   EXPECT_EQ(json.integer("eos_token_id"), 66);
   EXPECT_EQ(json.text("dtype"), "bfloat16");
   EXPECT_EQ(json.text("torch_dtype"), "bfloat16");
   EXPECT_EQ(Json::parse(hugging_face_config(model, DType::fp16, {})).at("bos_token_id").dump(), "null");
+  model.feed_forward = 64;
+  EXPECT_EQ(Json::parse(hugging_face_config(model, DType::fp16, {})).at("n_inner").dump(), "null");
 }
 
 }  // namespace

@@ -114,7 +114,7 @@ TEST_F(Llmc, RefusesHeaders) {
   EXPECT_THAT(refusal(good + "x"), HasSubstr("has 36609 bytes"));
   EXPECT_THAT(refusal(good.substr(0, 1023)), HasSubstr("has 1023 bytes; a model file of llm.c begins with"));
   EXPECT_THAT(refusal(with_word(good, 2, 0)), HasSubstr("longest sequence (word 2) = 0 is out of range"));
-  EXPECT_THAT(refusal(with_word(good, 3, 65537)), HasSubstr("vocabulary (word 3) = 65537"));
+  EXPECT_THAT(refusal(with_word(good, 3, 1048577)), HasSubstr("vocabulary (word 3) = 1048577"));
   EXPECT_THAT(refusal(with_word(good, 3, 129)),
               HasSubstr("padded vocabulary (word 7) = 128 is less than vocabulary"));
   EXPECT_THAT(refusal(with_word(good, 4, 2000000000)), HasSubstr("layers (word 4) = 2000000000"));
@@ -141,6 +141,10 @@ TEST_F(Llmc, RefusesModelsThatTheFormatCannotHold) {
   EXPECT_THAT(write_refusal(untied(reference_shape), DType::fp32), HasSubstr("has no head of its own"));
   EXPECT_THAT(write_refusal(reference_shape, DType::fp16),
               HasSubstr("llm.c's format has fp32 and bf16, not fp16"));
+  ModelConfig narrow = reference_shape;
+  narrow.feed_forward = 40;
+  EXPECT_THAT(write_refusal(narrow, DType::fp32),
+              HasSubstr("feed-forward layers of four times the width, 64, but the model's have 40"));
   EXPECT_FALSE(fs::exists(file_));
 }
 

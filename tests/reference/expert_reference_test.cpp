@@ -50,11 +50,11 @@ std::vector<std::int32_t> tokens_of(std::uint64_t stream, std::uint64_t step, co
   return tokens;
 }
 
-ExpertConfig experts_of(const Json& config, std::int64_t width) {
+ExpertConfig experts_of(const Json& config, std::int64_t dense_width) {
   const std::int64_t given = config.integer("expert_width");
   return {.count = config.integer("experts"),
           .per_token = config.integer("experts_per_token"),
-          .width = given > 0 ? given : 4 * width,
+          .width = given > 0 ? given : dense_width,
           .every = config.integer("expert_every"),
           .has_shared = config.boolean("shared_expert"),
           .router = router_named(config.text("router")),
@@ -134,9 +134,10 @@ class ExpertReference : public testing::TestWithParam<std::string> {
     ModelConfig model{.layers = config.integer("layers"),
                       .heads = shared.integer("heads"),
                       .width = shared.integer("width"),
+                      .feed_forward = config.integer("feed_forward"),
                       .context = shared.integer("context"),
                       .vocab = shared.integer("vocab")};
-    if (config.integer("experts") > 0) model.experts = experts_of(config, model.width);
+    if (config.integer("experts") > 0) model.experts = experts_of(config, model.inner_width());
     model.depths.capacity = config.real("depth_capacity");
     model.depths.every = config.integer("depth_every");
     RunConfig run = mini_config(model, 8, model.context, world_->size() / layout.tensor, layout.accumulation);
@@ -292,7 +293,8 @@ TEST_P(ExpertReference, OneExpertIsADenseLayer) {
 TEST_P(ExpertReference, EveryLayoutComputesWhatOneRankDoes) {
   if (world_->size() == 1) GTEST_SKIP() << "needs several ranks";
   const std::unique_ptr<Communicator> self = open_communicator("self", &backend_);
-  ModelConfig model{.layers = 3, .heads = 2, .width = 32, .context = 16, .vocab = 131, .dropout = 0.1F};
+  ModelConfig model{
+      .layers = 3, .heads = 2, .width = 32, .feed_forward = 56, .context = 16, .vocab = 131, .dropout = 0.1F};
   model.experts = {
       .count = 12, .width = 24, .every = 2, .capacity = 1.25, .by_choice = true, .z_loss = 1e-3F};
   for (const auto noise : {RouterNoise::Kind::normal, RouterNoise::Kind::learned}) {

@@ -47,7 +47,7 @@ MASK = 2**64 - 1
 
 # Keys of a deck; the experts' capacity and order and the losses' factors belong to [train], clip_norm to [optim], the
 # others to [model].
-DEFAULTS = {"layers": 2, "experts": 0, "experts_per_token": 2, "expert_width": 0, "expert_every": 1,
+DEFAULTS = {"layers": 2, "feed_forward": 0, "experts": 0, "experts_per_token": 2, "expert_width": 0, "expert_every": 1,
             "shared_expert": False, "router": "auto", "expert_capacity": 0.0, "expert_order": "token",
             "balance_loss": 0.01, "router_z_loss": 0.0, "depth_capacity": 0.0, "depth_every": 1, "clip_norm": 0.0}
 CASES = {
@@ -61,6 +61,7 @@ CASES = {
     "every_second": {"experts": 3, "experts_per_token": 2, "router": "topk_softmax", "expert_every": 2},
     "narrow": {"experts": 4, "experts_per_token": 2, "router": "softmax_topk", "expert_width": 24,
                "expert_capacity": 1.0, "router_z_loss": 0.001},
+    "inner": {"feed_forward": 72, "experts": 3, "experts_per_token": 2, "router": "topk_softmax", "expert_every": 2},
     "one": {"experts": 1, "experts_per_token": 1, "router": "softmax_topk"},
     "depths": {"layers": 4, "depth_capacity": 0.25, "depth_every": 2, "clip_norm": 1.0},
     "depths_half": {"layers": 3, "depth_capacity": 0.5, "clip_norm": 0.5},
@@ -97,8 +98,12 @@ def has_depth(config, layer):
     return config["depth_capacity"] > 0 and (layer + 1) % config["depth_every"] == 0
 
 
+def dense_width(config):
+    return config["feed_forward"] or 4 * WIDTH
+
+
 def inner_width(config):
-    return config["expert_width"] or 4 * WIDTH
+    return config["expert_width"] or dense_width(config)
 
 
 def shapes(config):
@@ -112,7 +117,7 @@ def shapes(config):
                    h + "ln_2.weight": (WIDTH,), h + "ln_2.bias": (WIDTH,)}
         routed = has_experts(config, layer)
         if not routed or config["shared_expert"]:
-            inner = inner_width(config) if routed else 4 * WIDTH
+            inner = inner_width(config) if routed else dense_width(config)
             result |= {h + "mlp.c_fc.weight": (WIDTH, inner), h + "mlp.c_fc.bias": (inner,),
                        h + "mlp.c_proj.weight": (inner, WIDTH), h + "mlp.c_proj.bias": (WIDTH,)}
         if routed:

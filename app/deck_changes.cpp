@@ -15,7 +15,8 @@ namespace mylos {
 
 namespace {
 
-constexpr std::string_view harmless[] = {"model.init",  // the weights are those of the checkpoint
+constexpr std::string_view harmless[] = {"model.init",          // the weights are those of the checkpoint
+                                         "model.feed_forward",  // that of the checkpoint (check_continues)
                                          "train.stop_step",
                                          "train.wall_clock",
                                          "train.end_time",

@@ -35,12 +35,16 @@ const ParamSpec params[] = {
     integer_param("model", "layers", "0", 0, 1024, "", "Number of transformer blocks; 0 takes the preset's."),
     integer_param("model", "heads", "0", 0, 16384, "",
                   "Number of attention heads, a divisor of width; 0 takes the preset's."),
-    integer_param("model", "width", "0", 0, 16384, "",
+    integer_param("model", "width", "0", 0, 1048576, "",
                   "Channels of the residual stream; 0 takes the preset's."),
+    integer_param("model", "feed_forward", "0", 0, 4194304, "",
+                  "Inner width of a dense feed-forward layer, a multiple of parallel.tensor; 0 takes that of "
+                  "model.init, otherwise four times width."),
     integer_param("model", "context", "0", 0, 65536, "tokens",
                   "Number of learned positions; 0 takes the preset's."),
-    integer_param("model", "vocab", "0", 0, 65536, "",
-                  "Number of token ids, 257 for bytes; 0 takes the preset's. Token files hold 16-bit ids."),
+    integer_param("model", "vocab", "0", 0, 1048576, "",
+                  "Number of token ids, 257 for bytes; 0 takes the preset's. Token files hold 16-bit ids: no "
+                  "data have an id from 65536 on."),
     integer_param("model", "vocab_multiple", "128", 1, 65536, "",
                   "The vocabulary is padded to a multiple of this in memory; padded logits are masked."),
     boolean_param("model", "tied", "true", "The head shares the weights of the token embedding."),
@@ -52,9 +56,9 @@ const ParamSpec params[] = {
                   "experts, docs/experts.md); 0 for none."),
     integer_param("model", "experts_per_token", "2", 1, 64, "",
                   "Experts that each token uses, at most experts."),
-    integer_param("model", "expert_width", "0", 0, 65536, "",
-                  "Inner width of an expert, a multiple of parallel.tensor; 0 takes a dense layer's, four "
-                  "times width."),
+    integer_param("model", "expert_width", "0", 0, 4194304, "",
+                  "Inner width of an expert, a multiple of parallel.tensor; 0 takes a dense layer's, "
+                  "feed_forward."),
     integer_param("model", "expert_every", "1", 1, 1024, "blocks",
                   "Every n-th block has experts; the others have a dense layer."),
     boolean_param("model", "shared_expert", "false",

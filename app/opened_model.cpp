@@ -110,8 +110,10 @@ std::int64_t usual_micro_batch(std::int64_t context) {
 std::string deck_of_model(const ModelConfig& model, DType dtype, std::int64_t micro_batch,
                           const std::string& tokenizer, const std::string& ranks) {
   std::string deck = fmt::format(
-      "[model]\nlayers = {}\nheads = {}\nwidth = {}\ncontext = {}\nvocab = {}\ntied = {}\ndropout = {}\n",
-      model.layers, model.heads, model.width, model.context, model.vocab, model.tied, model.dropout);
+      "[model]\nlayers = {}\nheads = {}\nwidth = {}\nfeed_forward = {}\ncontext = {}\nvocab = {}\ntied = {}\n"
+      "dropout = {}\n",
+      model.layers, model.heads, model.width, model.inner_width(), model.context, model.vocab, model.tied,
+      model.dropout);
   deck += fmt::format("[train]\nsteps = 1\nglobal_batch = {}\nmicro_batch = {}\ndtype = {}\n", micro_batch,
                       micro_batch, name_of(dtype));
   deck += fmt::format("[data]\ntrain = unused\ntokenizer = {}\n", tokenizer.empty() ? "none" : tokenizer);
@@ -267,8 +269,8 @@ void OpenedModel::read(const TensorInfo& tensor, const std::vector<TensorPart>& 
 std::string OpenedModel::identity() const {
   constexpr std::int64_t most = 64;
   const ModelConfig& model = origin_.model;
-  std::string text = fmt::format("the model = {}, layers {}, heads {}, width {}, context {}, vocab {}, {}\n",
-                                 origin_.kind, model.layers, model.heads, model.width, model.context,
+  std::string text = fmt::format("the model = {}, layers {}, heads {}, {}, context {}, vocab {}, {}\n",
+                                 origin_.kind, model.layers, model.heads, width_text(model), model.context,
                                  model.vocab, model.tied ? "tied" : "untied");
   std::vector<float> values;
   const ParameterTable table = parameters_of(model);

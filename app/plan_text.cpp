@@ -20,9 +20,9 @@ std::string plan_text(const RunConfig& config, const RunPlan& plan) {
   const TrainConfig& t = config.train;
   const auto gb = [](std::int64_t bytes) { return static_cast<double>(bytes) * 1e-9; };
   std::string text;
-  text += fmt::format(
-      "model        {} layers, {} heads, width {}, context {}, vocabulary {} (padded to {}), {}\n", m.layers,
-      m.heads, m.width, m.context, m.vocab, m.padded_vocab(), m.tied ? "tied" : "untied");
+  text += fmt::format("model        {} layers, {} heads, {}, context {}, vocabulary {} (padded to {}), {}\n",
+                      m.layers, m.heads, width_text(m), m.context, m.vocab, m.padded_vocab(),
+                      m.tied ? "tied" : "untied");
   if (m.experts.count > 0) text += fmt::format("experts      {}\n", experts_text(m.experts));
   if (m.depths.capacity > 0.0) text += fmt::format("depths       {}\n", depths_text(m.depths));
   text += fmt::format("parameters   {} ({:.1f} M)\n", plan.parameters,

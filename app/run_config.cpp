@@ -167,6 +167,7 @@ class CrossChecks {
   void run() {
     take_preset();
     take_initial_shape();
+    take_feed_forward();
     check_heads();
     check_experts();
     check_depths();
@@ -176,11 +177,13 @@ class CrossChecks {
     check_end_time();
     check_seq_len();
     check_tensor();
+    check_feed_forward();
     check_replicas();
     check_pipeline();
     check_layout();
     check_shard();
     check_batch();
+    check_sizes();
     check_schedule();
     check_expert_layout();
     check_stages();
@@ -303,6 +306,12 @@ class CrossChecks {
       const bool is_smaller_context = key == "model.context" && integer(key) < found;
       if (integer(key) != found && !is_smaller_context) differs(key, integer(key), found);
     }
+    if (known({"model.feed_forward"})) {
+      const std::int64_t found = initial_->inner_width();
+      if (integer("model.feed_forward") == 0) values_.set("model.feed_forward", found);
+      if (integer("model.feed_forward") != found)
+        differs("model.feed_forward", integer("model.feed_forward"), found);
+    }
     take_initial("model.tied", initial_->tied, differs);
     take_initial("model.depth_capacity", initial_->depths.capacity, differs);
     if (initial_->depths.capacity > 0.0) take_initial("model.depth_every", initial_->depths.every, differs);
@@ -325,6 +334,15 @@ class CrossChecks {
     if (wanted != found) differs(key, wanted, found);
   }
 
+  void take_feed_forward() {
+    if (!known({"model.feed_forward"}) || integer("model.feed_forward") > 0) return;
+    if (known({"model.width"})) {
+      values_.set("model.feed_forward", 4 * integer("model.width"));
+    } else {
+      failed_.insert("model.feed_forward");
+    }
+  }
+
   void check_heads() {
     if (!known({"model.heads", "model.width"})) return;
     const std::int64_t heads = integer("model.heads");
@@ -344,8 +362,8 @@ class CrossChecks {
                     "train.expert_order", "train.balance_loss", "train.router_z_loss"});
       return;
     }
-    if (known({"model.expert_width", "model.width"}) && integer("model.expert_width") == 0)
-      values_.set("model.expert_width", 4 * integer("model.width"));
+    if (known({"model.expert_width", "model.feed_forward"}) && integer("model.expert_width") == 0)
+      values_.set("model.expert_width", integer("model.feed_forward"));
     if (known({"model.expert_every", "model.layers"}) &&
         integer("model.expert_every") > integer("model.layers")) {
       report({"model.expert_every", "model.layers"},
@@ -404,7 +422,7 @@ class CrossChecks {
     if (!known({"model.vocab"})) return;
     const std::int64_t vocab = integer("model.vocab");
     if (vocab < 2) {
-      report({"model.vocab"}, "[model] vocab = {} is out of range; use 2 to 65536", vocab);
+      report({"model.vocab"}, "[model] vocab = {} is out of range; use 2 to 1048576", vocab);
       return;
     }
     const std::string tokenizer = known({"data.tokenizer"}) ? values_.text("data.tokenizer") : "none";
@@ -464,6 +482,18 @@ class CrossChecks {
       report({"parallel.tensor"}, "[parallel] tensor = {} must divide this run's {} ranks; use {}", tensor,
              job_.ranks, working_divisors("parallel.tensor", job_.ranks, tensor));
     }
+  }
+
+  void check_feed_forward() {
+    if (!known({"model.feed_forward", "parallel.tensor"})) return;
+    const bool is_used = !known({"model.experts", "model.expert_every"}) || integer("model.experts") == 0 ||
+                         integer("model.expert_every") > 1;
+    const std::int64_t inner = integer("model.feed_forward");
+    const std::int64_t tensor = integer("parallel.tensor");
+    if (!is_used || inner % tensor == 0) return;
+    report({"model.feed_forward", "parallel.tensor"},
+           "[model] feed_forward = {} must be a multiple of [parallel] tensor = {}; use {}", inner, tensor,
+           multiples_near(tensor, inner));
   }
 
   /// The numbers of parallel.replicas; empty if there are none, or if they are no numbers from 1 on.
@@ -1056,6 +1086,31 @@ class CrossChecks {
            global, micro, data, multiples_near(micro * data, global), divisors_near(global / data, micro));
   }
 
+  /// Programs give each tensor and each unit's weights 2^48 bytes of addresses (Place).
+  void check_sizes() {
+    constexpr std::int64_t most = std::int64_t{1} << 46;  // in fp32
+    if (!known({"model.width"})) return;
+    const std::int64_t width = integer("model.width");
+    if (known({"model.experts", "model.expert_width"}) &&
+        2 * integer("model.experts") >
+            most / width / std::max<std::int64_t>(1, integer("model.expert_width"))) {
+      report(
+          {"model.experts", "model.expert_width", "model.width"},
+          "[model] experts = {} of width = {} and expert_width = {} are too large: a block would have more "
+          "than {} weights",
+          integer("model.experts"), width, integer("model.expert_width"), most);
+    }
+    if (!known({"train.micro_batch", "train.seq_len", "model.feed_forward", "model.expert_width"})) return;
+    const std::int64_t inner = std::max(integer("model.feed_forward"), integer("model.expert_width"));
+    const std::int64_t rows = most / std::max(width, (inner + 3) / 4);
+    const std::int64_t seq_len = integer("train.seq_len");
+    if (integer("train.micro_batch") * seq_len <= rows) return;
+    report({"train.micro_batch", "train.seq_len", "model.width"},
+           "[train] micro_batch = {} with seq_len = {} is too large for layers of width {} and {}; use "
+           "micro_batch = {} or less",
+           integer("train.micro_batch"), seq_len, width, inner, rows / seq_len);
+  }
+
   void check_splits() {
     if (!known({"parallel.sequence", "parallel.tensor", "train.micro_batch", "train.seq_len"})) return;
     if (integer("parallel.tensor") == 1) {
@@ -1210,6 +1265,7 @@ ModelConfig model_config(const ParamValues& values) {
   return {.layers = values.integer("model.layers"),
           .heads = values.integer("model.heads"),
           .width = values.integer("model.width"),
+          .feed_forward = values.integer("model.feed_forward"),
           .context = values.integer("model.context"),
           .vocab = values.integer("model.vocab"),
           .vocab_multiple = values.integer("model.vocab_multiple"),

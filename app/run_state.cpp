@@ -6,6 +6,7 @@
 #include "core/base/error.hpp"
 #include "io/deck/deck.hpp"
 #include "io/json.hpp"
+#include "io/models/model_shape.hpp"
 
 namespace mylos {
 
@@ -13,8 +14,8 @@ namespace {
 
 std::string shape_text(const ModelConfig& model) {
   std::string text =
-      fmt::format("layers {}, heads {}, width {}, context {}, vocab {}, {}", model.layers, model.heads,
-                  model.width, model.context, model.vocab, model.tied ? "tied" : "untied");
+      fmt::format("layers {}, heads {}, {}, context {}, vocab {}, {}", model.layers, model.heads,
+                  width_text(model), model.context, model.vocab, model.tied ? "tied" : "untied");
   if (const std::string experts = experts_text(model.experts); !experts.empty()) text += ", " + experts;
   if (const std::string depths = depths_text(model.depths); !depths.empty()) text += ", depths " + depths;
   return text;
@@ -44,7 +45,7 @@ ExpertConfig parse_experts(const Json& model) {
                                 .noise = router_noise_named(json.text("noise"))};
   const auto is_within = [](std::int64_t value, std::int64_t most) { return value >= 1 && value <= most; };
   if (!is_within(experts.count, 1024) || !is_within(experts.per_token, experts.count) ||
-      !is_within(experts.width, 1 << 20) || !is_within(experts.every, 1024))
+      !is_within(experts.width, max_feed_forward) || !is_within(experts.every, 1024))
     fail(ExitCode::bad_data, "a model cannot have {}", experts_text(experts));
   return experts;
 }
@@ -64,11 +65,21 @@ DepthConfig parse_depths(const Json& model) {
   return depths;
 }
 
+/// Checkpoints from before it could be chosen have none: four times the width.
+std::int64_t parse_feed_forward(const Json& model) {
+  if (!model.has("feed_forward")) return 0;
+  const std::int64_t inner = model.integer("feed_forward");
+  if (inner < 1 || inner > max_feed_forward)
+    fail(ExitCode::bad_data, "a model cannot have a feed-forward layer of width {}", inner);
+  return inner;
+}
+
 ModelConfig parse_model(const Json& json) {
   ModelConfig model;
   model.layers = json.integer("layers");
   model.heads = json.integer("heads");
   model.width = json.integer("width");
+  model.feed_forward = parse_feed_forward(json);
   model.context = json.integer("context");
   model.vocab = json.integer("vocab");
   model.tied = json.boolean("tied");
@@ -149,6 +160,7 @@ std::string state_text(const RunState& state) {
   const Json model = Json::object({{"layers", state.model.layers},
                                    {"heads", state.model.heads},
                                    {"width", state.model.width},
+                                   {"feed_forward", state.model.inner_width()},
                                    {"context", state.model.context},
                                    {"vocab", state.model.vocab},
                                    {"tied", state.model.tied},

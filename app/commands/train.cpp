@@ -102,6 +102,7 @@ ModelConfig shape_to_continue(Deck deck, const std::string& path) {
   const ModelConfig shape{.layers = number("model.layers"),
                           .heads = number("model.heads"),
                           .width = number("model.width"),
+                          .feed_forward = number("model.feed_forward"),
                           .context = number("model.context"),
                           .vocab = number("model.vocab"),
                           .tied = tied == nullptr || tied->value == "true",
@@ -265,6 +266,7 @@ int open_initial(const MpiRuntime& mpi, const RunConfig& config, const Tokenizer
     check_same("layers", wanted.layers, model.layers);
     check_same("heads", wanted.heads, model.heads);
     check_same("width", wanted.width, model.width);
+    check_same("feed_forward", wanted.inner_width(), model.inner_width());
     check_same("context", wanted.context, std::min(wanted.context, model.context));
     check_same("vocab", wanted.vocab, model.vocab);
     check_same("tied", wanted.tied, model.tied);

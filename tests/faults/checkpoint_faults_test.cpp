@@ -222,6 +222,8 @@ TEST_F(Restart, RefusesAnotherModelShape) {
   EXPECT_THAT(message, HasSubstr("width 32"));
   EXPECT_THAT(message, HasSubstr("width 64"));
   EXPECT_THAT(outcome.output, HasSubstr(message));
+  EXPECT_NE(train("run", {"--restart", "--model.feed_forward=96"}).exit_code, 0);
+  EXPECT_THAT(expect_status("run", "failed", ExitCode::bad_data), HasSubstr("width 32, feed-forward 96"));
 }
 
 TEST_F(Restart, RefusesAnotherOptimizer) {

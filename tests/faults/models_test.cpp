@@ -118,6 +118,17 @@ TEST_F(Convert, KeepsEveryBitBetweenAllKinds) {
   for (const std::string& name : names_in(scratch())) EXPECT_THAT(name, Not(HasSubstr(".tmp")));
 }
 
+/// "n_inner" of Hugging Face; llm.c's format has no place for it.
+TEST_F(Convert, KeepsTheWidthOfFeedForwardLayers) {
+  make_run("run", {"--model.feed_forward=80"});
+  expect_done(convert(run_path("run").string(), at("hf"), "hf"));
+  expect_done(alone({"inspect", at("hf")}), "width 32, feed-forward 80, context 16");
+  expect_done(convert(at("hf"), at("checkpoint"), "checkpoint"));
+  EXPECT_EQ(weights_of(at("checkpoint")), weights_of(run_path("run")));
+  expect_done(alone({"eval", at("checkpoint"), "--data=" + tokens().string()}));
+  expect_code(convert(at("hf"), at("llmc"), "llmc"), ExitCode::bad_data, "but the model's have 80");
+}
+
 TEST_F(Convert, RoundsToTheTypeOfTheResult) {
   const std::string fp32_model = reference_model("fp32").string();
   const Weights exact = reference_weights(reference_shape);
@@ -432,6 +443,7 @@ TEST_F(InitialModel, HasTheShapeThatTheDeckSays) {
       {"--model.layers=3", "[model] layers = 3, but layers = 2 in "},
       {"--model.heads=4", "[model] heads = 4, but heads = 2 in "},
       {"--model.width=64", "[model] width = 64, but width = 32 in "},
+      {"--model.feed_forward=96", "[model] feed_forward = 96, but feed_forward = 128 in "},
       {"--model.context=17", "[model] context = 17, but context = 16 in "},
       {"--model.vocab=258", "[model] vocab = 258, but vocab = 257 in "},
       {"--model.tied=false", "[model] tied = false, but tied = true in "},

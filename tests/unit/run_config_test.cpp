@@ -97,6 +97,7 @@ TEST(RunConfig, TakesThePresetAndWhatOverridesIt) {
   EXPECT_EQ(result.config.model.layers, 2);
   EXPECT_EQ(result.config.model.heads, 25);
   EXPECT_EQ(result.config.model.width, 1600);
+  EXPECT_EQ(result.config.model.feed_forward, 6400);
   EXPECT_EQ(result.config.model.context, 1024);
   EXPECT_EQ(result.config.model.vocab, 50257);
   EXPECT_EQ(result.config.model.padded_vocab(), 50304);
@@ -105,7 +106,8 @@ TEST(RunConfig, TakesThePresetAndWhatOverridesIt) {
 
 /// A deck without a shape, or with what `shape` says of it, for a run that begins with a model of 3 layers.
 Result configure_initial(const std::string& shape, const std::string& tokenizer = "none") {
-  const ModelConfig initial{.layers = 3, .heads = 5, .width = 85, .context = 40, .vocab = 300, .tied = false};
+  const ModelConfig initial{
+      .layers = 3, .heads = 5, .width = 85, .feed_forward = 204, .context = 40, .vocab = 300, .tied = false};
   Result result;
   DeckErrors errors;
   const Deck deck = Deck::parse("[model]\ninit = a/model\n" + shape +
@@ -120,13 +122,15 @@ Result configure_initial(const std::string& shape, const std::string& tokenizer 
 
 TEST(RunConfig, TakesTheShapeOfTheInitialModel) {
   for (const char* shape :
-       {"", "layers = 3\nheads = 5\nwidth = 85\ncontext = 40\nvocab = 300\ntied = false\n"}) {
+       {"",
+        "layers = 3\nheads = 5\nwidth = 85\nfeed_forward = 204\ncontext = 40\nvocab = 300\ntied = false\n"}) {
     const Result result = configure_initial(shape, "bytes");
     ASSERT_THAT(result.problems, IsEmpty());
     const ModelConfig& model = result.config.model;
     EXPECT_EQ(model.layers, 3);
     EXPECT_EQ(model.heads, 5);
     EXPECT_EQ(model.width, 85);
+    EXPECT_EQ(model.feed_forward, 204);
     EXPECT_EQ(model.context, 40);
     EXPECT_EQ(model.vocab, 300);
     EXPECT_FALSE(model.tied);
@@ -143,14 +147,17 @@ TEST(RunConfig, TakesTheShapeOfTheInitialModel) {
 }
 
 TEST(RunConfig, RefusesAnotherShapeThanThatOfTheInitialModel) {
-  EXPECT_THAT(configure_initial("layers = 4\nheads = 1\nwidth = 84\ncontext = 41\nvocab = 299\ntied = true\n")
-                  .problems,
-              ElementsAre("run.deck:3: [model] layers = 4, but layers = 3 in a/model",
-                          "run.deck:4: [model] heads = 1, but heads = 5 in a/model",
-                          "run.deck:5: [model] width = 84, but width = 85 in a/model",
-                          "run.deck:6: [model] context = 41, but context = 40 in a/model",
-                          "run.deck:7: [model] vocab = 299, but vocab = 300 in a/model",
-                          "run.deck:8: [model] tied = true, but tied = false in a/model"));
+  EXPECT_THAT(
+      configure_initial("layers = 4\nheads = 1\nwidth = 84\ncontext = 41\nvocab = 299\nfeed_forward = 340\n"
+                        "tied = true\n")
+          .problems,
+      ElementsAre("run.deck:3: [model] layers = 4, but layers = 3 in a/model",
+                  "run.deck:4: [model] heads = 1, but heads = 5 in a/model",
+                  "run.deck:5: [model] width = 84, but width = 85 in a/model",
+                  "run.deck:6: [model] context = 41, but context = 40 in a/model",
+                  "run.deck:7: [model] vocab = 299, but vocab = 300 in a/model",
+                  "run.deck:8: [model] feed_forward = 340, but feed_forward = 204 in a/model",
+                  "run.deck:9: [model] tied = true, but tied = false in a/model"));
   const Result preset = configure_initial("preset = gpt2-124m\ntied = false\n");
   EXPECT_EQ(preset.problems.size(), 5U);
   EXPECT_THAT(preset.problems,
@@ -215,6 +222,7 @@ TEST(RunConfig, IsReproducedByTheResolvedDeck) {
   EXPECT_THAT(again.problems, IsEmpty());
   EXPECT_EQ(again.values.all(), first.values.all());
   EXPECT_EQ(first.values.integer("model.width"), 768);
+  EXPECT_EQ(first.values.integer("model.feed_forward"), 3072);
   EXPECT_EQ(first.values.integer("train.seq_len"), 1024);
   EXPECT_EQ(first.values.integer("parallel.data"), 2);
   EXPECT_EQ(first.values.text("train.grad_dtype"), "fp32");
@@ -237,9 +245,43 @@ TEST(RunConfig, AcceptsTheLimitsThemselves) {
                               {"optim.decay_steps", "40"},
                               {"optim.min_lr", "6e-4"},
                               {"train.seq_len", "1024"},
-                              {"model.vocab", "65536"}})
+                              {"model.heads", "16"},
+                              {"model.width", "1048576"},
+                              {"model.feed_forward", "4194304"},
+                              {"model.vocab", "1048576"}})
                   .problems,
               IsEmpty());
+}
+
+TEST(RunConfig, TakesTheWidthOfFeedForwardLayers) {
+  const Result result = configure_gpt2({{"model.feed_forward", "2000"}, {"model.experts", "4"}});
+  ASSERT_THAT(result.problems, IsEmpty());
+  EXPECT_EQ(result.config.model.inner_width(), 2000);
+  EXPECT_EQ(result.config.model.experts.width, 2000);
+  EXPECT_EQ(configure_gpt2({{"model.width", "960"}}).config.model.feed_forward, 3840);
+  using Keys = std::vector<std::pair<std::string, std::string>>;
+  const Keys odd = {{"model.feed_forward", "2002"}, {"parallel.tensor", "4"}};
+  EXPECT_THAT(
+      configure_gpt2(odd, 4).problems,
+      ElementsAre("--model.feed_forward: [model] feed_forward = 2002 must be a multiple of [parallel] "
+                  "tensor = 4; use 2000 or 2004"));
+  Keys unused = odd;  // every block has experts
+  unused.insert(unused.end(), {{"model.experts", "4"}, {"model.expert_width", "64"}});
+  EXPECT_THAT(configure_gpt2(unused, 4).problems, IsEmpty());
+}
+
+TEST(RunConfig, RefusesLayersBeyondTheAddressesOfPrograms) {
+  using Keys = std::vector<std::pair<std::string, std::string>>;
+  const Keys wide = {{"model.heads", "16"}, {"model.width", "1048576"}, {"model.context", "65536"}};
+  Keys keys = wide;
+  keys.emplace_back("train.global_batch", "1025");
+  EXPECT_THAT(
+      configure_gpt2(keys).problems,
+      ElementsAre(HasSubstr("micro_batch = 1025 with seq_len = 65536 is too large for layers of width "
+                            "1048576 and 4194304; use micro_batch = 1024 or less")));
+  keys = wide;
+  keys.emplace_back("model.experts", "1024");
+  EXPECT_THAT(configure_gpt2(keys).problems, ElementsAre(HasSubstr("experts = 1024 of width = 1048576")));
 }
 
 TEST(RunConfig, SuggestsLegalBatches) {

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "app/deck_changes.hpp"
 #include "core/base/error.hpp"
 
 namespace mylos {
@@ -21,6 +22,7 @@ RunState some_state() {
   state.model.layers = 2;
   state.model.heads = 3;
   state.model.width = 48;
+  state.model.feed_forward = 120;
   state.model.context = 40;
   state.model.vocab = 257;
   state.model.tied = false;
@@ -77,6 +79,7 @@ TEST(RunState, IsReadBackAsItWasWritten) {
   EXPECT_EQ(read.model.layers, 2);
   EXPECT_EQ(read.model.heads, 3);
   EXPECT_EQ(read.model.width, 48);
+  EXPECT_EQ(read.model.feed_forward, 120);
   EXPECT_EQ(read.model.context, 40);
   EXPECT_EQ(read.model.vocab, 257);
   EXPECT_FALSE(read.model.tied);
@@ -88,6 +91,30 @@ TEST(RunState, IsReadBackAsItWasWritten) {
   ASSERT_TRUE(read.initial);
   EXPECT_EQ(read.initial->text(), "a/model (Hugging Face folder), digest 0123456789abcdef");
   EXPECT_TRUE(read.evaluation_due);
+}
+
+/// Those of older checkpoints have four times the width.
+TEST(RunState, HasTheWidthOfFeedForwardLayers) {
+  RunState state = some_state();
+  std::string text = state_text(state);
+  text.replace(text.find("\"feed_forward\""), 14, "\"another\"");
+  const RunState older = parse_state(text, "here", 7);
+  EXPECT_EQ(older.model.inner_width(), 192);
+  RunConfig config;
+  config.model = older.model;
+  config.model.feed_forward = 192;  // as resolved
+  config.limits.steps = 100;
+  EXPECT_NO_THROW(check_continues(older, config));
+  EXPECT_EQ(deck_changes("[model]\nwidth = 48\n", "[model]\nwidth = 48\nfeed_forward = 192\n"), "");
+  try {
+    check_continues(state, config);
+    ADD_FAILURE() << "another model";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("width 48, feed-forward 120, context 40"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("the deck asks for layers 2, heads 3, width 48, context"));
+  }
+  state.model.feed_forward = 4194305;
+  EXPECT_THAT(error_of(state_text(state)), testing::HasSubstr("a feed-forward layer of width 4194305"));
 }
 
 /// Checkpoints from before there were experts have none.

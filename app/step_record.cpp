@@ -28,8 +28,9 @@ constexpr std::size_t num_of_stages = skip + 1;
 
 StepGather::StepGather(Session& session, const StepResults& results, int request,
                        const std::vector<int>& stages)
-    : own_(stages.size() > 1 ? num_of_stages : num_common),
+    : own_((stages.size() > 1 ? num_of_stages : num_common) + results.wait_seconds.size()),
       ranks_(static_cast<std::size_t>(session.size())),
+      waits_(results.wait_seconds.size()),
       stages_(stages),
       scalars_(results.scalars),
       statistics_(results.statistics) {
@@ -45,6 +46,7 @@ StepGather::StepGather(Session& session, const StepResults& results, int request
   }
   for (std::size_t phase = 0; phase < num_step_phases; ++phase)
     own_[phases + phase] = nanoseconds(results.phase_seconds[phase]);
+  std::ranges::transform(results.wait_seconds, own_.end() - static_cast<std::ptrdiff_t>(waits_), nanoseconds);
   all_.resize(own_.size() * ranks_);
   // Stages that do not wait for each other are some micro-batches apart.
   const CallSite site{.program = "measurements of a step",
@@ -103,6 +105,10 @@ StepObservation StepGather::take() {
   for (std::size_t phase = 0; phase < num_step_phases; ++phase) {
     take_field(phases + phase);
     seen.phase_seconds[phase] = 1e-9 * static_cast<double>(std::ranges::max(column));
+  }
+  for (std::size_t field = own_.size() - waits_; field < own_.size(); ++field) {
+    take_field(field);
+    seen.wait_seconds.push_back(1e-9 * static_cast<double>(std::ranges::max(column)));
   }
   return seen;
 }
@@ -203,6 +209,8 @@ MetricsRow metrics_row(const StepRecord& record, const MemoryLedger& ledger) {
                     {"memory_peak_min", seen.memory_min},
                     {"memory_peak_median", seen.memory_median},
                     {"memory_peak_max", seen.memory_max}};
+  for (std::size_t i = 0; i < record.wait_axes.size(); ++i)
+    row.emplace_back(fmt::format("wait_{}", record.wait_axes[i]), seen.wait_seconds[i]);
   for (std::size_t i = 0; i < record.epochs.size(); ++i) row.emplace_back(epochs_column(i), record.epochs[i]);
   row.insert(row.end(), record.routing.begin(), record.routing.end());
   for (int i = 0; i < num_memory_categories; ++i) {

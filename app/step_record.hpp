@@ -25,6 +25,7 @@ struct StepObservation {
   double seconds_min = 0.0, seconds_median = 0.0, seconds_max = 0.0;
   PhaseSeconds phase_seconds{};                                    // maximum over ranks
   double idle_min = 0.0, idle_median = 0.0, idle_max = 0.0;        // seconds
+  std::vector<double> wait_seconds;                                // by axes, maximum over ranks
   double memory_min = 0.0, memory_median = 0.0, memory_max = 0.0;  // bytes, of the ranks' peaks
   int stop_request = 0;                                            // of the highest rank that has one; else 0
   std::vector<float> statistics;                                   // of the whole model (RoutingStatistics)
@@ -44,8 +45,9 @@ class StepGather {
   StepObservation take();
 
  private:
-  std::vector<std::int64_t> own_, all_;
+  std::vector<std::int64_t> own_, all_;  // the waits are last
   std::size_t ranks_ = 0;
+  std::size_t waits_ = 0;
   std::vector<int> stages_;
   StepScalars scalars_;
   std::vector<float> statistics_;
@@ -65,8 +67,9 @@ struct StepRecord {
   double hfu = 0.0;
   StepScalars scalars;
   StepObservation seen;
-  std::vector<TrafficRow> traffic;  ///< of this rank
-  double checkpoint_seconds = 0.0;  ///< since the previous record
+  std::vector<std::string> wait_axes;  ///< of seen.wait_seconds: the labels of the groups
+  std::vector<TrafficRow> traffic;     ///< of this rank
+  double checkpoint_seconds = 0.0;     ///< since the previous record
   double evaluation_seconds = 0.0;
   std::vector<double> epochs;  ///< how often each source of [data] train has been read so far
   MetricsRow routing;          ///< the columns of routing_columns

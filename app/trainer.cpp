@@ -461,6 +461,7 @@ void Trainer::record(const QueuedStep& finished, const StepScalars& scalars, con
       .hfu = training_.program().flops_per_step() * 1e-12 / (seen.seconds_max * context_.peak_tflops),
       .scalars = scalars,
       .seen = seen,
+      .wait_axes = training_.wait_axes(),
       .traffic = finished.traffic,
       .checkpoint_seconds = std::exchange(checkpoint_seconds_, 0.0),
       .evaluation_seconds = std::exchange(evaluation_seconds_, 0.0),

@@ -260,7 +260,7 @@ void ModelExecutor::queue(std::string_view name, std::size_t number, const Entry
         count(group, 1);
         const bool is_message =
             call.operation == CommOperation::send || call.operation == CommOperation::recv;
-        in_flight_.insert_or_assign(call.output.data, InFlight{&group, call.on(group), is_message});
+        in_flight_.insert_or_assign(call.output.data, InFlight{&group, call.on(group), op.group, is_message});
       } else {
         backend_.run(op);
       }
@@ -274,11 +274,12 @@ void ModelExecutor::queue(std::string_view name, std::size_t number, const Entry
 void ModelExecutor::await(const Await& op) {
   const auto found = in_flight_.find(op.output.data);
   if (found == in_flight_.end()) return;
-  ActionObserver* observer = found->second.is_message ? observer_ : nullptr;
-  if (observer != nullptr) observer->begin_wait();
-  found->second.request.wait();
+  InFlight& call = found->second;
+  ActionObserver* observer = call.communicator->size() > 1 ? observer_ : nullptr;
+  if (observer != nullptr) observer->begin_wait(call.group, call.is_message);
+  call.request.wait();
   if (observer != nullptr) observer->end_wait();
-  count(*found->second.communicator, -1);
+  count(*call.communicator, -1);
   in_flight_.erase(found);
 }
 

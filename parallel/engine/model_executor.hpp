@@ -27,8 +27,8 @@ class ActionObserver {
   virtual ~ActionObserver() = default;
   /// An entry of the pass's program is queued next.
   virtual void at_entry(const Entry& entry) = 0;
-  /// The rank waits for a message.
-  virtual void begin_wait() = 0;
+  /// The rank waits for a call of a group of several ranks; `group` is as the program names it.
+  virtual void begin_wait(AxisSet group, bool is_message) = 0;
   virtual void end_wait() = 0;
 };
 
@@ -144,6 +144,7 @@ class ModelExecutor {
   struct InFlight {
     Communicator* communicator = nullptr;
     Request request;
+    AxisSet group{};
     bool is_message = false;
   };
   template <class T>

@@ -71,7 +71,14 @@ TrainingStep::TrainingStep(ComputeBackend& backend, MemoryLedger& ledger, const 
       executor_(backend, ledger, grid, program_, graphs_),
       slots_{Slot(backend, num_updates(), program.num_statistics()),
              Slot(backend, num_updates(), program.num_statistics())},
-      inputs_{TransferBuffer(backend, sizeof(StepScalars)), TransferBuffer(backend, sizeof(StepScalars))} {
+      inputs_{TransferBuffer(backend, sizeof(StepScalars)), TransferBuffer(backend, sizeof(StepScalars))},
+      used_axes_(grid.coordinates().used_axes()) {
+  for (const AxisSet axes : grid.groups()) {
+    if (axes == AxisSet()) continue;
+    wait_groups_.push_back(axes);
+    wait_axes_.push_back(ProcessGrid::label(grid.coordinates(), axes));
+  }
+  results_.wait_seconds.resize(wait_axes_.size());
   GuardState guard;
   guard.loss_scale = config_.train.loss_scale;
   set_guard(guard);
@@ -180,26 +187,35 @@ void TrainingStep::read_results() {
   if (program_.schedule().rules.empty()) results_.guard = *guard;
   results_.phase_seconds.fill(0.0);
   results_.idle_seconds = 0.0;
+  std::ranges::fill(results_.wait_seconds, 0.0);
   for (std::size_t i = 0; i < slot.num_spans; ++i) {
     const Span& span = slot.spans[i];
-    double& seconds =
-        span.phase ? results_.phase_seconds[static_cast<std::size_t>(*span.phase)] : results_.idle_seconds;
-    seconds += span.end.seconds_since(span.begin);
+    const double seconds = span.end.seconds_since(span.begin);
+    if (span.phase) {
+      results_.phase_seconds[static_cast<std::size_t>(*span.phase)] += seconds;
+      continue;
+    }
+    results_.wait_seconds[span.axes] += seconds;
+    if (span.is_message) results_.idle_seconds += seconds;
   }
 }
 
 TrainingStep::Span& TrainingStep::next_span(std::optional<StepPhase> phase) {
   Slot& slot = slot_of(num_run_);
   if (slot.num_spans == slot.spans.size())
-    slot.spans.push_back({{}, DeviceEvent(backend_), DeviceEvent(backend_)});
+    slot.spans.push_back({{}, 0, false, DeviceEvent(backend_), DeviceEvent(backend_)});
   Span& span = slot.spans[slot.num_spans++];
   span.phase = phase;
   return span;
 }
 
-void TrainingStep::begin_wait() {
+void TrainingStep::begin_wait(AxisSet group, bool is_message) {
   wait_ = slot_of(num_run_).num_spans;
-  next_span({}).begin.record();
+  Span& span = next_span({});
+  const auto found = std::ranges::find(wait_groups_, group.common(used_axes_));
+  span.axes = static_cast<std::size_t>(found - wait_groups_.begin());
+  span.is_message = is_message;
+  span.begin.record();
 }
 
 void TrainingStep::end_wait() {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/base/clock.hpp"
@@ -52,6 +53,9 @@ struct StepResults {
   PhaseSeconds phase_seconds{};
   /// That passes waited for messages of other stages; part of their phases.
   double idle_seconds = 0.0;
+  /// That passes and updates waited for calls in the groups of TrainingStep::wait_axes(), messages included;
+  /// part of their phases.
+  std::vector<double> wait_seconds;
   /// Wall time until the results of the step are read, from its start or, if later, from the reading of the
   /// previous results.
   double seconds = 0.0;
@@ -98,6 +102,8 @@ class TrainingStep final : private ActionObserver {
   void read_results();
   /// The results of the step that was read last.
   const StepResults& results() const { return results_; }
+  /// The labels of the grid's groups of several ranks (ProcessGrid::label), the same on every rank.
+  const std::vector<std::string>& wait_axes() const { return wait_axes_; }
 
   /// Sets the guard's state; no step may be unread.
   void set_guard(const GuardState& state);
@@ -116,9 +122,11 @@ class TrainingStep final : private ActionObserver {
 
  private:
   class PhaseScope;
-  /// The work that a phase queued, or a wait for a message (no phase), between two events.
+  /// The work that a phase queued, or a wait (no phase), between two events.
   struct Span {
     std::optional<StepPhase> phase;
+    std::size_t axes = 0;     // of a wait: the place of its group's label in `wait_axes`
+    bool is_message = false;  // of a wait
     DeviceEvent begin, end;
   };
 
@@ -145,7 +153,7 @@ class TrainingStep final : private ActionObserver {
   Slot& slot_of(std::size_t run) { return slots_[run % slots_.size()]; }
   Span& next_span(std::optional<StepPhase> phase);
   void at_entry(const Entry& entry) override { trace_.set_entry(&entry); }
-  void begin_wait() override;
+  void begin_wait(AxisSet group, bool is_message) override;
   void end_wait() override;
   std::int64_t first_sample(int micro_batch) const;
 
@@ -164,6 +172,9 @@ class TrainingStep final : private ActionObserver {
   std::int64_t oldest_ = 0;               // version of the weights
   std::size_t num_run_ = 0;               // number of steps so far
   std::size_t num_read_ = 0;
+  const AxisSet used_axes_;
+  std::vector<AxisSet> wait_groups_;  // of several ranks, by used axes
+  std::vector<std::string> wait_axes_;
   std::size_t wait_ = 0;  // the span of the wait that has begun
   StepResults results_;
   Clock::time_point last_read_;

@@ -76,6 +76,9 @@ TEST_F(Commands, MetricsOfARunAddUp) {
       phases = std::max(phases, at(std::string("time_") + phase));
     EXPECT_GT(phases, 0.0);
     EXPECT_LE(phases, at("rank_time_max"));
+    EXPECT_GE(at("wait_data"), 0.0);
+    EXPECT_LE(at("wait_data"), at("rank_time_max"));
+    EXPECT_EQ(at("idle_time_max"), 0.0) << "there are no stages";
     double payload = 0.0;
     for (const auto& [column, values] : steps) {
       if (column.starts_with("payload_") && !std::isnan(values[i])) payload += values[i];

@@ -71,6 +71,8 @@ TEST_F(DrivenTimes, OfAStepAreThoseOfTheSlowestRank) {
   for (const char* column : {"time_step", "rank_time_min", "rank_time_median", "rank_time_max"})
     EXPECT_EQ(steps[column], only(2, 10.0)) << column;
   EXPECT_EQ(steps["time_communication"][2] + steps["time_optimizer"][2], 10.0);
+  // Rank 0 may be slower than the test, and ask for the norm only when rank 1 goes on.
+  EXPECT_THAT(steps["wait_data"], testing::AnyOf(only(2, 10.0), only(2, 0.0)));
   for (const char* column :
        {"time_data", "time_forward", "time_backward", "time_checkpoint", "time_evaluation"})
     EXPECT_THAT(steps[column], Each(0.0)) << column;

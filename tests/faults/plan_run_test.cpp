@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <map>
+#include <set>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -13,6 +14,7 @@
 #include "app/plan_text.hpp"
 #include "app/setup.hpp"
 #include "core/model/routing_statistics.hpp"
+#include "parallel/process_grid.hpp"
 #include "tests/faults/run_fixture.hpp"
 
 namespace mylos::test {
@@ -40,6 +42,12 @@ class PlannedRun : public RunTest {
     const mylos::Setup setup = planned_setup(line, deck().string());
     RunPlan plan = plan_of(setup);
     statistics_ = RoutingStatistics(setup.config.model).count();
+    const ParallelLayout& layout = setup.config.parallel;
+    const Coordinates at = layout.coordinates(0);
+    waits_.clear();
+    for (const AxisSet axes : ProcessGrid::distinct(at, layout.groups())) {
+      if (axes != AxisSet()) waits_.insert("wait_" + ProcessGrid::label(at, axes));
+    }
     Words dry = train_arguments("run", words);
     dry.emplace_back("--dry-run");
     const Outcome outcome = run_mylos(dry, {.ranks = 1});
@@ -68,9 +76,22 @@ class PlannedRun : public RunTest {
     EXPECT_EQ(at("tokens"), 2.0 * static_cast<double>(plan.tokens_per_step));
     EXPECT_EQ(read_table("run", "checkpoints")["bytes"].at(0), static_cast<double>(plan.checkpoint_bytes));
 
-    // After the step, the trainer gathers 9 numbers of each rank: times, memory, a stop request.
+    std::set<std::string> waits;
+    for (const auto& [column, values] : table) {
+      if (!column.starts_with("wait_")) continue;
+      waits.insert(column);
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        EXPECT_GE(values[i], 0.0);
+        EXPECT_LE(values[i], table.at("rank_time_max")[i]);
+      }
+    }
+    EXPECT_EQ(waits, waits_);
+
+    // After the step, the trainer gathers 9 numbers of each rank: times, memory, a stop request; and its
+    // waits.
     std::uint64_t calls = 1;
-    std::map<std::string, double> payload = {{"payload_world_all_gather", 9.0 * 8.0 * ranks}};
+    const double numbers = 9.0 + static_cast<double>(waits.size());
+    std::map<std::string, double> payload = {{"payload_world_all_gather", numbers * 8.0 * ranks}};
     if (statistics_ > 0) {
       ++calls;
       payload["payload_world_all_reduce"] = 4.0 * static_cast<double>(statistics_);
@@ -112,6 +133,7 @@ class PlannedRun : public RunTest {
 
  private:
   std::int64_t statistics_ = 0;  // of routers, which are summed after the step
+  std::set<std::string> waits_;  // the columns of the groups of several ranks
 };
 
 TEST_F(PlannedRun, IsAsPlannedForOneRank) {

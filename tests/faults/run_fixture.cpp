@@ -43,8 +43,8 @@ dir = {}
 )";
 
 bool is_time(const std::string& column) {
-  return column.find("time") != std::string::npos || column == "tokens_per_second" || column == "mfu" ||
-         column == "hfu";
+  return column.find("time") != std::string::npos || column.starts_with("wait_") ||
+         column == "tokens_per_second" || column == "mfu" || column == "hfu";
 }
 
 nlohmann::json read_json(const fs::path& file) {

@@ -96,6 +96,7 @@ void expect_columns_of_different_ranks(Session& session) {
   const double median = ranks % 2 == 1 ? of(ranks / 2) : 0.5 * (of(ranks / 2 - 1) + of(ranks / 2));
   StepResults own;
   own.seconds = of(session.rank());
+  own.wait_seconds = {of(session.rank()), of(ranks - 1 - session.rank()) / 2.0};
   for (int phase = 0; phase < num_step_phases; ++phase)
     own.phase_seconds[static_cast<std::size_t>(phase)] = phase % ranks == session.rank() ? 2.0 : 1.0;
   std::int64_t most = static_cast<std::int64_t>(session.ledger().peak());
@@ -106,6 +107,8 @@ void expect_columns_of_different_ranks(Session& session) {
   const StepObservation seen = StepGather(session, own, session.rank() == 0 ? 0 : 10 + session.rank()).take();
   session.ledger().release(MemoryCategory::workspace, more);
   EXPECT_THAT(seen.phase_seconds, testing::Each(testing::DoubleEq(2.0)));
+  EXPECT_THAT(seen.wait_seconds,
+              testing::ElementsAre(testing::DoubleEq(of(ranks - 1)), testing::DoubleEq(of(ranks - 1) / 2.0)));
   EXPECT_DOUBLE_EQ(seen.seconds_min, 1.0);
   EXPECT_DOUBLE_EQ(seen.seconds_median, median);
   EXPECT_DOUBLE_EQ(seen.seconds_max, of(ranks - 1));

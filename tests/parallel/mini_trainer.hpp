@@ -49,6 +49,7 @@ class MiniTrainer {
   const RankProgram& program() const { return training_.program(); }
   RankState& state() { return training_.state(); }
   const ProcessGrid& grid() const { return grid_; }
+  const std::vector<std::string>& wait_axes() const { return training_.wait_axes(); }
   /// The trace of the steps: off until it is started.
   Trace& trace() { return trace_; }
   /// The traffic by axis.

@@ -33,6 +33,8 @@ StepRecord record_of_different_numbers() {
   record.seen.idle_min = 25;
   record.seen.idle_median = 26;
   record.seen.idle_max = 27;
+  record.seen.wait_seconds = {28, 29};
+  record.wait_axes = {"data", "tensor+data"};
   record.seen.phase_seconds[static_cast<std::size_t>(StepPhase::data)] = 17;
   record.seen.phase_seconds[static_cast<std::size_t>(StepPhase::forward)] = 18;
   record.seen.phase_seconds[static_cast<std::size_t>(StepPhase::backward)] = 19;
@@ -65,6 +67,8 @@ TEST(StepRecord, GivesEachNumberItsColumn) {
                                             {"idle_time_min", 25},
                                             {"idle_time_median", 26},
                                             {"idle_time_max", 27},
+                                            {"wait_data", 28},
+                                            {"wait_tensor+data", 29},
                                             {"memory_peak_min", 14},
                                             {"memory_peak_median", 15},
                                             {"memory_peak_max", 16},

@@ -362,6 +362,16 @@ void write_plots(std::string& out, const ReportData& data) {
     scales.write(out, run, data.launches, Plot::Size::wide);
   }
 
+  constexpr std::string_view wait = "wait_";
+  Plot waits("Waiting for communication", "seconds per step by axis, slowest rank, smoothed");
+  int num_waits = 0;
+  for (const auto& [name, seconds] : steps) {
+    if (!name.starts_with(wait)) continue;
+    waits.curve(escape(name.substr(wait.size())), num_waits++ % 8, Plot::Look::line, at, smooth(seconds));
+  }
+  waits.from_zero();
+  if (num_waits > 0) waits.write(out, run, data.launches, Plot::Size::wide);
+
   if (const Column& largest = column(steps, "largest_load"); !largest.empty()) {
     Plot loads("Largest load of an expert", "times the mean load of its layer");
     loads.curve("each step", 5, Plot::Look::thin, at, largest);

@@ -18,8 +18,8 @@ struct ReportData {
   std::string title;
   /// /steps: step, loss (nats per token), learning_rate, gradient_norm, tokens (so far), tokens_per_second,
   /// mfu and hfu (fractions), skipped (0 or 1), loss_scale, payload_AXIS_OPERATION (bytes of rank 0), time_*
-  /// (s, maximum over ranks; time_checkpoint and time_evaluation of rank 0), rank_time_* (s) and
-  /// memory_peak_* (bytes), both as min, median and max over ranks.
+  /// (s, maximum over ranks; time_checkpoint and time_evaluation of rank 0), wait_AXIS (s, maximum over
+  /// ranks), rank_time_* (s) and memory_peak_* (bytes), both as min, median and max over ranks.
   MetricsTable steps;
   MetricsTable evaluations;  ///< /eval: step, loss, accuracy (fraction), perplexity, tokens
   MetricsTable choices{};    ///< /choices: step, accuracy and normalised_accuracy (fractions), ...

@@ -121,6 +121,18 @@ TEST(HtmlReport, ShowsThePayloadOfAStepByAxisAndOperation) {
   EXPECT_NE(html.find("replicate all reduce</th><td>1.000 GB</td><td>25.0 %"), std::string::npos);
 }
 
+TEST(HtmlReport, DrawsTheWaitsByAxis) {
+  ReportData data = run_of(3);
+  EXPECT_EQ(html_report(data).find("Waiting for communication"), std::string::npos);
+  data.steps["wait_tensor"] = {0.5, nan, 0.25};
+  data.steps["wait_tensor+data"] = {0.0, 0.125, 0.125};
+  const std::string html = html_report(data);
+  expect_whole(html);
+  for (const char* text : {"Waiting for communication", R"(<i class="stroke c0"></i>tensor<b)",
+                           R"(<i class="stroke c1"></i>tensor+data<b)"})
+    EXPECT_NE(html.find(text), std::string::npos) << text;
+}
+
 TEST(HtmlReport, HeadlinesAndMarks) {
   ReportData data = run_of(500);
   data.evaluations = {{"step", {100.0, 200.0, 300.0}}, {"loss", {2.5, 2.125, nan}}};

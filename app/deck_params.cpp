@@ -326,6 +326,10 @@ const ParamSpec params[] = {
     real_param(
         "machine", "peak_tflops", "0", 0.0, 1e6, "TFLOP/s",
         "Peak rate of one rank's processor, of which MFU is a fraction; 0 takes the measured GEMM rate."),
+    text_param(
+        "machine", "file", "",
+        "Machine file (docs/planner.md) with which mylos plan reckons, and parallel.stages = auto cuts "
+        "the model; other keys of this section win over it."),
     real_param("machine", "memory_gb", "0", 0.0, 1e6, "GB",
                "The most memory of a rank that parallel.replicas = auto plans with; 0: no limit."),
     real_param(

@@ -7,6 +7,7 @@
 #include "app/opened_model.hpp"
 #include "app/run_directory.hpp"
 #include "app/run_state.hpp"
+#include "core/base/expand_path.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/checkpoint/checkpoint_directory.hpp"
 #include "io/io_thread.hpp"
@@ -85,6 +86,16 @@ std::vector<std::string> data_warnings(const TokenDataset& train, const std::opt
   const std::vector<std::string> repeated = repeated_files(&train, valid ? &*valid : nullptr);
   lines.insert(lines.end(), repeated.begin(), repeated.end());
   return lines;
+}
+
+std::vector<std::filesystem::path> inputs_of(const Setup& setup, const std::string& deck) {
+  std::vector<std::filesystem::path> inputs = {deck};
+  for (const char* key : {"parallel.schedule_file", "machine.file"}) {
+    if (const std::string& file = setup.values.text(key); !file.empty())
+      inputs.emplace_back(expand_path(file));
+  }
+  if (const std::string& file = setup.config.unit_profile; !file.empty()) inputs.emplace_back(file);
+  return inputs;
 }
 
 std::string files_text(const Setup& setup, const std::optional<std::string>& restart) {

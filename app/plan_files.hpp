@@ -2,6 +2,7 @@
 // What a run finds on this machine: its data and its directory.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,9 @@ namespace mylos {
 /// Lines about data that a run can read but that hardly is what its user means: the warnings of both
 /// datasets, and files that occur more than once.
 std::vector<std::string> data_warnings(const TokenDataset& train, const std::optional<TokenDataset>& valid);
+
+/// The files that a plan reads to make the schedule.
+std::vector<std::filesystem::path> inputs_of(const Setup& setup, const std::string& deck);
 
 /// The end of the plan of `mylos train --dry-run`: what there is of the run's files, and how far the tokens
 /// reach. All problems are warnings, since the run may be meant for another machine. `restart`: the

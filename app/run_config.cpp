@@ -19,6 +19,7 @@
 
 #include <fmt/core.h>
 
+#include "app/machine_file.hpp"
 #include "app/stage_plans.hpp"
 #include "core/base/error.hpp"
 #include "core/base/expand_path.hpp"
@@ -1372,9 +1373,13 @@ CommConfig comm_config(const ParamValues& values) {
   return comm;
 }
 
-/// The costs of the model's units: those of the profile, if there is one. Throws ExitCode::usage for a
-/// profile that cannot be used.
+/// The costs of the model's units: those of the profile or else of the machine file, if there is one. Throws
+/// ExitCode::usage for a profile that cannot be used.
 std::vector<UnitCost> known_costs(const RunConfig& config) {
+  if (config.unit_profile.empty() && config.machine_file != nullptr) {
+    MachineTimes times(*config.machine_file);
+    return unit_costs(config, times);
+  }
   std::vector<UnitCost> units = unit_costs(config);
   if (config.unit_profile.empty()) return units;
   try {
@@ -1399,7 +1404,7 @@ void cut_model(RunConfig& config, const JobSize& job) {
   }
   if (layout.replicas.empty()) scope.replicas.clear();  // equal replicas divide the work of all stages alike
   std::vector<UnitCost> units = known_costs(config);
-  if (!config.unit_profile.empty()) config.time_unit = TimeUnit::seconds;
+  if (config.has_seconds()) config.time_unit = TimeUnit::seconds;
   if (layout.is_asynchronous() && !config.partition) config.partition = partition_problem(config, units, job);
   if (config.model.tied && layout.placement.front() != layout.placement.back())
     units.back().parameters += parameters_of(config.model).find("wte.weight").padded_size();
@@ -1411,6 +1416,24 @@ void cut_model(RunConfig& config, const JobSize& job) {
 std::string profile_of(const ParamValues& values) {
   const std::string& stages = values.text("parallel.stages");
   return stages.starts_with(profile_prefix) ? expand_path(stages.substr(profile_prefix.size())) : "";
+}
+
+/// The machine of [machine] file, with what the deck says itself; null without one. Throws ExitCode::usage
+/// for a file that cannot be used.
+std::shared_ptr<const Machine> machine_of(const ParamValues& values) {
+  const std::string& file = values.text("machine.file");
+  if (file.empty()) return nullptr;
+  auto machine = std::make_shared<Machine>(read_machine(file));
+  const auto dtype = static_cast<std::size_t>(dtype_named(values.text("train.dtype")));
+  const auto take = [&](const char* key, double unit, double& number) {
+    if (const double own = values.real(key); own > 0.0) number = unit * own;
+  };
+  constexpr double bytes_per_gigabit = 1e9 / 8.0;
+  take("machine.peak_tflops", 1e12, machine->peak[dtype]);
+  take("machine.memory_gb", 1e9, machine->memory);
+  take("machine.node_gbps", bytes_per_gigabit, machine->node_bandwidth);
+  take("machine.link_gbps", bytes_per_gigabit, machine->network_bandwidth);
+  return machine;
 }
 
 /// What the values say, without what follows from the costs of the model's units.
@@ -1492,7 +1515,8 @@ class StageChoice {
   bool is_wanted() const { return has_open_replicas() || has_open_stages(); }
 
   /// Chooses, or reports why that is not possible. `profile` is the file that parallel.stages names, or "".
-  std::optional<PartitionProblem> make(const std::string& profile) {
+  std::optional<PartitionProblem> make(const std::string& profile,
+                                       const std::shared_ptr<const Machine>& machine) {
     check_keys();
     if (!errors_.empty()) return std::nullopt;
     for (const auto& [key, measured] :
@@ -1511,6 +1535,7 @@ class StageChoice {
     if (!errors_.empty()) return std::nullopt;
     RunConfig config = config_of(alone, job_);
     config.unit_profile = profile;
+    config.machine_file = machine;
     std::vector<UnitCost> units;
     at_stages(deck_, values_, errors_, [&] { units = known_costs(config); });
     if (!errors_.empty()) return std::nullopt;
@@ -1687,16 +1712,26 @@ RunConfig make_run_config(const Deck& deck, std::span<const ParamSpec> specs, co
                           const std::optional<ModelConfig>& initial) {
   values = resolve_deck(deck, specs, unavailable, errors);
   const std::string profile = values.all().contains("parallel.stages") ? profile_of(values) : "";
+  std::shared_ptr<const Machine> machine;
+  if (values.all().contains("machine.file") && values.all().contains("train.dtype")) {
+    try {
+      machine = machine_of(values);
+    } catch (const Error& error) {
+      for (const std::string_view problem : lines_of(error.what()))
+        errors.add(deck.place_of("machine.file"), fmt::format("[machine] file: {}", problem));
+    }
+  }
   std::optional<PartitionProblem> partition;
   StageChoice choice(deck, job, errors, values, initial);
   if (choice.is_wanted()) {
-    partition = choice.make(profile);
+    partition = choice.make(profile, machine);
     if (!errors.empty()) return {};
   }
   CrossChecks(deck, job, errors, values, initial).run();
   if (!errors.empty()) return {};
   RunConfig config = config_of(values, job);
   config.unit_profile = profile;
+  config.machine_file = machine;
   config.partition = partition;
   at_stages(deck, values, errors, [&] { cut_model(config, job); });
   return config;

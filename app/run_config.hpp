@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -20,6 +21,7 @@
 #include "parallel/collectives/simulated_link.hpp"
 #include "parallel/engine/step_config.hpp"
 #include "parallel/health/watchdog_limits.hpp"
+#include "parallel/plan/machine.hpp"
 #include "parallel/plan/partition.hpp"
 
 namespace mylos {
@@ -121,7 +123,11 @@ struct RunConfig : StepConfig {
   TimeUnit time_unit = TimeUnit::flops;
   double peak_tflops = 0.0;  ///< of one rank; 0 measures the GEMM rate
   MachineConfig machine;
+  std::shared_ptr<const Machine>
+      machine_file;          ///< of [machine] file, with what the deck says itself; or null
   std::string unit_profile;  ///< file with the measured costs of units; empty: FLOPs count
+  /// Whether the costs of units are seconds.
+  bool has_seconds() const { return !unit_profile.empty() || machine_file != nullptr; }
   /// What the stages of an asynchronous pipeline can be chosen from; nothing for other schedules.
   std::optional<PartitionProblem> partition;
   std::string init;  ///< model whose weights the run begins with; empty for random weights

@@ -38,6 +38,13 @@ void set_pass_times(RunConfig& config, const std::string& text) {
   config.time_unit = TimeUnit::given;
 }
 
+void check_is_one_step(const RunConfig& config) {
+  if (!config.parallel.is_asynchronous()) return;
+  fail(ExitCode::usage,
+       "--write-schedule writes the passes of one step, but with schedule = {} steps overlap",
+       config.parallel.schedule->name);
+}
+
 std::vector<Schedule> passes_of_step(const RunConfig& config) {
   return config.parallel.schedule->make(config.parallel.scope(config.train.accumulation));
 }
@@ -146,7 +153,8 @@ std::string SimulatedStep::times_text() const {
     case TimeUnit::flops:
       return fmt::format("FLOPs of the operations; messages {}", messages);
     case TimeUnit::seconds:
-      return fmt::format("seconds of the profile; messages {}", messages);
+      return fmt::format("seconds of the {}; messages {}",
+                         config_.unit_profile.empty() ? "machine file" : "profile", messages);
     case TimeUnit::given:
       break;
   }

@@ -18,6 +18,9 @@ namespace mylos {
 /// text.
 void set_pass_times(RunConfig& config, const std::string& text);
 
+/// Throws ExitCode::usage, naming --write-schedule, if steps overlap.
+void check_is_one_step(const RunConfig& config);
+
 /// The passes of a step of all stages, without messages.
 std::vector<Schedule> passes_of_step(const RunConfig& config);
 

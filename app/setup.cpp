@@ -200,6 +200,8 @@ Setup planned_setup(const CommandLine& line, const std::string& deck_name, const
   if (!config.eval.choices.empty())
     config.cache = choice_cache(config.model.context, config.train.micro_batch * config.train.seq_len);
   take_logits_bytes(setup);
+  if (config.machine_file != nullptr && config.machine_file->logits > 0.0)
+    config.model.logits_bytes = static_cast<std::int64_t>(config.machine_file->logits);
   return setup;
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 /// What a second is in the unit of the units' times; nothing if that is not known.
 std::optional<double> second_of(const RunConfig& config) {
-  if (!config.unit_profile.empty()) return 1.0;
+  if (config.has_seconds()) return 1.0;
   if (config.peak_tflops > 0.0) return 1e12 * config.peak_tflops;
   return std::nullopt;
 }

@@ -628,7 +628,7 @@ void Trainer::check_replicas(const std::vector<StateHash>& hashes, std::int64_t 
 
 void Trainer::write_trace() {
   const Trace& trace = session_.trace();
-  const std::vector<std::string> events = session_.gather(chrome_events(trace, session_.rank()));
+  const std::vector<std::string> events = session_.gather(chrome_events(trace.events(), session_.rank()));
   if (trace.num_lost() > 0)
     console_.warn(
         fmt::format("step {}: {} events did not fit into the trace", step_.load(), trace.num_lost()));

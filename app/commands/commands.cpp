@@ -16,8 +16,8 @@ namespace mylos {
 namespace {
 
 constexpr const Command* all_commands[] = {
-    &train_command,   &eval_command,   &generate_command, &tokenize_command, &inspect_command,
-    &convert_command, &report_command, &help_command,     &version_command,
+    &train_command,   &plan_command,    &measure_command, &eval_command, &generate_command, &tokenize_command,
+    &inspect_command, &convert_command, &report_command,  &help_command, &version_command,
 };
 
 const Command* find_command(std::string_view name) {

@@ -32,8 +32,8 @@ struct Command {
   Processes processes = Processes::ranks;
 };
 
-extern const Command train_command, eval_command, generate_command, tokenize_command, inspect_command,
-    convert_command, report_command, help_command, version_command;
+extern const Command train_command, plan_command, measure_command, eval_command, generate_command,
+    tokenize_command, inspect_command, convert_command, report_command, help_command, version_command;
 
 /// Runs the subcommand that the arguments name, by default `help`, and returns its exit code. Throws
 /// ExitCode::usage for an unknown command or option, ExitCode::io if the output cannot be written.

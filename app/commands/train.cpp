@@ -113,25 +113,15 @@ ModelConfig shape_to_continue(Deck deck, const std::string& path) {
   return is_whole ? shape : look_at_model(path).model;
 }
 
-/// The files that a dry run reads to make the schedule.
-std::vector<std::filesystem::path> inputs_of(const Setup& setup, const std::string& deck) {
-  std::vector<std::filesystem::path> inputs = {deck};
-  if (const std::string& file = setup.values.text("parallel.schedule_file"); !file.empty())
-    inputs.emplace_back(expand_path(file));
-  if (const std::string& file = setup.config.unit_profile; !file.empty()) inputs.emplace_back(file);
-  return inputs;
-}
-
 int dry_run(const CommandLine& line, const std::string& name) {
   const std::optional<std::string> restart = parse_restart(line);
   Setup setup = planned_setup(line, name, restart ? shape_to_continue : ShapeOfModel());
   if (line.has("pass-times")) set_pass_times(setup.config, line.text("pass-times"));
   std::filesystem::path list;
-  if (line.has("write-schedule") && setup.config.parallel.is_asynchronous())
-    fail(ExitCode::usage,
-         "--write-schedule writes the passes of one step, but with schedule = {} steps overlap",
-         setup.config.parallel.schedule->name);
-  if (line.has("write-schedule")) list = output_file(line, "write-schedule", inputs_of(setup, name));
+  if (line.has("write-schedule")) {
+    check_is_one_step(setup.config);
+    list = output_file(line, "write-schedule", inputs_of(setup, name));
+  }
   std::vector<std::string> notes;
   note_past_end(setup, notes);
   for (const std::string& note : notes) say(stderr, "mylos: {}\n", note);

@@ -28,7 +28,7 @@ TraceKind kind_named(const std::string& name) {
 
 }  // namespace
 
-std::string chrome_events(const Trace& trace, int rank) {
+std::string chrome_events(std::span<const TraceEvent> events, int rank) {
   std::string out;
   auto end = std::back_inserter(out);
   fmt::format_to(end, R"({{"name":"process_name","ph":"M","pid":{0},"args":{{"name":"rank {0}"}}}})", rank);
@@ -38,7 +38,7 @@ std::string chrome_events(const Trace& trace, int rank) {
                    R"({{"name":"thread_name","ph":"M","pid":{},"tid":{},"args":{{"name":"{}"}}}})",
                    rank, i, thread_names[i]);
   }
-  for (const TraceEvent& event : trace.events()) {
+  for (const TraceEvent& event : events) {
     fmt::format_to(end,
                    ",\n"
                    R"({{"name":"{}","cat":"{}","ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f})",

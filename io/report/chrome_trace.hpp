@@ -22,7 +22,7 @@ struct TraceSummary {
 /// A rank's events as the entries of a Trace Event Format array (Google, 2016), with the rank as the process
 /// and the kind of event as the thread: metadata events that name these, and complete events with times in
 /// microseconds.
-std::string chrome_events(const Trace& trace, int rank);
+std::string chrome_events(std::span<const TraceEvent> events, int rank);
 
 /// Replaces `file` with the trace of a step: each rank's `events` and, under "otherData", `summary`.
 void write_chrome_trace(const std::filesystem::path& file, std::span<const std::string> events,

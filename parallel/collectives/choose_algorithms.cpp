@@ -107,24 +107,27 @@ CollectiveCosts measure(Communicator& world) {
   CollectiveCosts costs;
   for (const std::int64_t bytes : measured_bytes) {
     const std::int64_t count = bytes / std::int64_t{sizeof(float)};
-    costs.message.add(bytes, stopwatch.nanoseconds([&] {
+    costs.message.add(static_cast<double>(bytes), stopwatch.nanoseconds([&] {
       Request receiving = world.recv(TensorRef(out.data(), DType::fp32, {count}), previous, 0);
       Request sending = world.send(TensorRef(in.data(), DType::fp32, {count}), next, 0);
       receiving.host_wait();
       sending.host_wait();
     }));
-    costs.local.add(bytes, stopwatch.nanoseconds([&] {
+    costs.local.add(static_cast<double>(bytes), stopwatch.nanoseconds([&] {
       combine(DType::fp32, ReduceOp::sum, in.data(), out.data(), static_cast<std::size_t>(count));
     }));
   }
+  costs.message.rise();
+  costs.local.rise();
   if (!has_native(world)) return costs;
   for (const CommOperation operation : scheduled_operations) {
     CostCurve& curve = costs.native.emplace_back();
     for (const std::int64_t bytes : measured_bytes) {
       const CollectiveCall call = call_of(operation, world.size(), bytes);
       const CommCall native = native_call(call, in.data(), out.data());
-      curve.add(bytes, stopwatch.nanoseconds([&] { native.on(world).host_wait(); }));
+      curve.add(static_cast<double>(bytes), stopwatch.nanoseconds([&] { native.on(world).host_wait(); }));
     }
+    curve.rise();
   }
   return costs;
 }

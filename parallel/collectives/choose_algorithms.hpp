@@ -2,45 +2,15 @@
 // choose_algorithms: resolves comm.algorithm = auto on this machine.
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
 #include <vector>
 
 #include "core/communication/communicator.hpp"
 #include "parallel/collectives/algorithm_choice.hpp"
+#include "parallel/collectives/cost_curve.hpp"
 
 namespace mylos {
 
-/// Nanoseconds as a function of bytes: constant up to the first point, linear between points, and
-/// extrapolated beyond the last point.
-class CostCurve {
- public:
-  /// Must be called at least twice, in ascending order of `bytes`.
-  void add(std::int64_t bytes, double nanoseconds) {
-    // Noise may make a larger size appear faster than a smaller one.
-    if (!points_.empty()) nanoseconds = std::max(nanoseconds, points_.back().nanoseconds);
-    points_.push_back({static_cast<double>(bytes), nanoseconds});
-  }
-  double operator()(std::int64_t bytes) const {
-    const auto n = static_cast<double>(bytes);
-    if (n <= points_[0].bytes) return points_[0].nanoseconds;
-    std::size_t i = 1;
-    while (i + 1 < points_.size() && n > points_[i].bytes) ++i;
-    const Point& low = points_[i - 1];
-    const Point& high = points_[i];
-    return low.nanoseconds +
-           (n - low.bytes) * (high.nanoseconds - low.nanoseconds) / (high.bytes - low.bytes);
-  }
-
- private:
-  struct Point {
-    double bytes;
-    double nanoseconds;
-  };
-  std::vector<Point> points_;
-};
-
-/// The cost of the steps that collectives are made of, and of the backend's own collectives.
+/// Nanoseconds of the steps that collectives are made of, and of the backend's own collectives.
 struct CollectiveCosts {
   CostCurve message;
   CostCurve local;  ///< a reduction; a copy is taken to cost the same

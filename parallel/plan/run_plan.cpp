@@ -166,7 +166,9 @@ std::vector<PlannedProduct> products(const RankProgram& program, std::int64_t th
   };
   const auto persists = [&](int storage) { return program.storages().at(storage).persists; };
   const auto add = [&](const auto& op) {
-    constexpr bool is_of_experts = requires { op.offsets; };
+    constexpr bool is_of_experts = requires {
+      op.offsets;
+    };
     if constexpr (!is_of_experts && requires { op.x, op.w, op.bias; }) {
       PlannedProduct& product = planned[key_of(op.w)];
       const int weights = place_of(op.w).storage;

@@ -4,15 +4,20 @@
 #include <algorithm>
 
 #include "core/base/error.hpp"
+#include "parallel/plan/logical_clock.hpp"
 
 namespace mylos {
 
 namespace {
 
-class Player {
+/// The passes of all stages as items of a clock.
+class Passes final : public ClockSource {
  public:
-  Player(std::span<const Schedule> stages, std::span<const PassTimes> times, const MessageTime& message)
-      : schedules_(stages), message_(message), state_(stages.size()) {
+  Passes(std::span<const Schedule> stages, std::span<const PassTimes> times, const MessageTime& message)
+      : schedules_(stages),
+        message_(message),
+        clock_(stages.size(), stages.size() * stages.size()),
+        lanes_(stages.size()) {
     for (const Schedule& schedule : stages) {
       chunks_ = std::max(chunks_, static_cast<std::size_t>(schedule.chunks));
       micro_batches_ = std::max(micro_batches_, static_cast<std::size_t>(schedule.micro_batches));
@@ -20,149 +25,137 @@ class Player {
     times_.assign(times.begin(), times.end());
     if (times.empty()) times_.resize(chunks_);
     require(times_.size() == chunks_, "every chunk has its times");
-    outputs_.assign(chunks_ * micro_batches_, never);
-    gradients_.assign(chunks_ * micro_batches_, never);
-    link_free_.resize(stages.size() * stages.size());
-    stage_of_.assign(chunks_ * micro_batches_, 0);
-    replicas_.resize(stages.size());
-    reduced_.resize(stages.size());
-    for (std::size_t stage = 0; stage < stages.size(); ++stage) {
-      for (std::size_t other = 0; other < stages.size() && !stages[stage].rules.empty(); ++other) {
-        if (stages[other].held_chunks() == stages[stage].held_chunks()) replicas_[stage].push_back(other);
-      }
-    }
+    std::vector<std::size_t> stage_of(chunks_ * micro_batches_);
     for (std::size_t stage = 0; stage < stages.size(); ++stage) {
       result_.stages.emplace_back().actions.resize(stages[stage].actions.size());
       for (const Action& action : stages[stage].actions) {
         const auto chunk = static_cast<std::size_t>(action.chunk);
         const auto micro_batch = static_cast<std::size_t>(action.micro_batch);
         require(chunk < chunks_ && micro_batch < micro_batches_, "passes are of the model and the step");
-        if (action.kind == ActionKind::forward) stage_of_[place(chunk, action.micro_batch)] = stage;
+        if (action.kind == ActionKind::forward) stage_of[place(action)] = stage;
       }
+    }
+    add_events(stage_of);
+    for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+      std::size_t first = stage;  // of the replicas
+      for (std::size_t other = 0; other < stage && first == stage && !stages[stage].rules.empty(); ++other) {
+        if (stages[other].held_chunks() == stages[stage].held_chunks()) first = other;
+      }
+      lanes_[stage].first_replica = first;
+      ++lanes_[first].replicas;
     }
   }
 
   Simulation play() {
-    for (std::size_t stage = 0; stage < schedules_.size(); ++stage) wake(stage);
-    while (!awake_.empty()) {
-      const std::size_t stage = awake_.back();
-      awake_.pop_back();
-      state_[stage].is_awake = false;
-      play(stage);
-    }
+    clock_.play(*this);
     for (std::size_t stage = 0; stage < schedules_.size(); ++stage) {
-      result_.makespan = std::max(result_.makespan, state_[stage].now);
-      const std::size_t next = state_[stage].next;
-      if (!result_.stuck && next < schedules_[stage].actions.size())
-        result_.stuck = Simulation::StuckAction{stage, next};
+      result_.makespan = std::max(result_.makespan, clock_.now(stage));
+      if (!result_.stuck && clock_.is_stuck(stage))
+        result_.stuck = Simulation::StuckAction{stage, lanes_[stage].action};
     }
     return std::move(result_);
   }
 
  private:
-  static constexpr double never = -1.0;
-  struct State {
-    std::size_t next = 0;  // action
-    double now = 0.0;
-    int kept = 0;  // activations
-    bool is_awake = false;
+  struct Lane {
+    std::size_t action = 0;
+    std::size_t item = 0;            // of the action
+    std::vector<ClockItem> items{};  // of the action
+    int kept = 0;                    // activations
+    std::size_t first_replica = 0;   // of an asynchronous pipeline: the first stage with its chunk
+    int replicas = 0;                // of the first one: how many there are
+    std::size_t reduced = 0;         // reductions so far
+    std::vector<int> sums{};         // of the first one: events, by number of the reduction
   };
 
-  std::size_t place(std::size_t chunk, int micro_batch) const {
-    return chunk * micro_batches_ + static_cast<std::size_t>(micro_batch);
+  std::size_t place(const Action& action) const {
+    return static_cast<std::size_t>(action.chunk) * micro_batches_ +
+           static_cast<std::size_t>(action.micro_batch);
   }
-  void wake(std::size_t stage) {
-    if (state_[stage].is_awake) return;
-    state_[stage].is_awake = true;
-    awake_.push_back(stage);
-  }
-
-  /// When all replicas of a list's chunk have reduced the gradients that it has reduced last; `never`: not
-  /// yet known.
-  double summed(std::size_t stage) const {
-    const std::size_t number = reduced_[stage].size();
-    double latest = 0.0;
-    for (const std::size_t replica : replicas_[stage]) {
-      if (reduced_[replica].size() < number) return never;
-      latest = std::max(latest, reduced_[replica][number - 1]);
+  /// The results of passes: when the stage itself has them, and the stage of the next pass.
+  void add_events(const std::vector<std::size_t>& stage_of) {
+    const std::size_t places = chunks_ * micro_batches_;
+    const auto add_message = [&](std::size_t from, std::size_t to) {
+      const bool stays = to >= places || stage_of[from] == stage_of[to];
+      const auto link = static_cast<int>(stage_of[from] * schedules_.size() + (stays ? 0 : stage_of[to]));
+      return clock_.add(
+          stays ? ClockEvent{}
+                : ClockEvent{.link = link, .seconds = message_.seconds, .latency = message_.alpha});
+    };
+    for (std::size_t at = 0; at < places; ++at) {
+      made_.push_back(clock_.add({}));
+      made_gradients_.push_back(clock_.add({}));
+      outputs_.push_back(add_message(at, at + micro_batches_));
+      gradients_.push_back(add_message(at, at - micro_batches_));
     }
-    return latest;
+  }
+  int sum(Lane& first, std::size_t number) {
+    while (first.sums.size() <= number) first.sums.push_back(clock_.add({.sides = first.replicas}));
+    return first.sums[number];
   }
 
-  /// When the inputs of a pass are there; `never`: not yet known.
-  double ready(const Action& action) const {
+  void fill(Lane& lane, const Action& action) {
+    lane.items.clear();
+    lane.item = 0;
+    const auto wait = [&](int event) {
+      lane.items.push_back({.kind = ClockItem::Kind::wait, .event = event});
+    };
+    const auto post = [&](int event) {
+      lane.items.push_back({.kind = ClockItem::Kind::post, .event = event});
+    };
     const auto chunk = static_cast<std::size_t>(action.chunk);
-    const std::size_t own = place(chunk, action.micro_batch);
-    switch (action.kind) {
-      case ActionKind::forward:
-        return chunk == 0 ? 0.0 : outputs_[own - micro_batches_];
-      case ActionKind::backward:
-      case ActionKind::backward_input:
-        if (outputs_[own] == never) return never;
-        return chunk + 1 == chunks_ ? 0.0 : gradients_[own + micro_batches_];
-      case ActionKind::backward_weight:
-        return gradients_[own] == never ? never : 0.0;
-      default:
-        return 0.0;
+    const std::size_t own = place(action);
+    const bool has_replicas = !schedules_[lane.first_replica].rules.empty();
+    Lane& first = lanes_[lane.first_replica];
+    if (action.kind == ActionKind::forward && chunk > 0) wait(outputs_[own - micro_batches_]);
+    if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input) {
+      wait(made_[own]);
+      if (chunk + 1 < chunks_) wait(gradients_[own + micro_batches_]);
+    }
+    if (action.kind == ActionKind::backward_weight) wait(made_gradients_[own]);
+    if (action.kind == ActionKind::step && lane.reduced > 0) wait(sum(first, lane.reduced - 1));
+    lane.items.push_back({.seconds = times_[chunk].of(action.kind)});
+    if (action.kind == ActionKind::forward) {
+      post(made_[own]);
+      post(outputs_[own]);
+    } else if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input) {
+      post(made_gradients_[own]);
+      post(gradients_[own]);
+    } else if (action.kind == ActionKind::reduce && has_replicas) {
+      post(sum(first, lane.reduced++));
     }
   }
 
-  /// When the result of a pass that ended now is there for chunk `consumer`, whose stage then goes on.
-  double arrival(std::size_t stage, std::size_t consumer, int micro_batch) {
-    const double now = state_[stage].now;
-    if (consumer >= chunks_) return now;  // none: also before the first chunk
-    const std::size_t to = stage_of_[place(consumer, micro_batch)];
-    if (to == stage) return now;
-    wake(to);
-    double& free = link_free_[stage * schedules_.size() + to];
-    free = std::max(free, now) + message_.seconds;
-    return free + message_.alpha;
+  const ClockItem* next(std::size_t stage) override {
+    Lane& lane = lanes_[stage];
+    const std::vector<Action>& actions = schedules_[stage].actions;
+    if (lane.items.empty() && lane.action < actions.size()) fill(lane, actions[lane.action]);
+    return lane.action < actions.size() ? &lane.items[lane.item] : nullptr;
   }
-
-  /// Plays a stage until an input is missing.
-  void play(std::size_t stage) {
-    State& state = state_[stage];
-    Simulation::Stage& result = result_.stages[stage];
-    for (const std::vector<Action>& actions = schedules_[stage].actions; state.next < actions.size();
-         ++state.next) {
-      const Action& action = actions[state.next];
-      const bool is_update = action.kind == ActionKind::step && !reduced_[stage].empty();
-      const double start = is_update ? summed(stage) : ready(action);
-      if (start == never) return;
-      const auto chunk = static_cast<std::size_t>(action.chunk);
-      const double time = times_[chunk].of(action.kind);
-      const double begin = std::max(start, state.now);
-      state.now = begin + time;
-      result.actions[state.next] = {begin, state.now};
-      if (action.kind == ActionKind::reduce && !replicas_[stage].empty()) {
-        reduced_[stage].push_back(begin);
-        for (const std::size_t replica : replicas_[stage]) wake(replica);
-      }
-      result.busy += time;
-      if (action.kind == ActionKind::forward) {
-        outputs_[place(chunk, action.micro_batch)] = arrival(stage, chunk + 1, action.micro_batch);
-        result.activations = std::max(result.activations, ++state.kept);
-      } else if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input) {
-        gradients_[place(chunk, action.micro_batch)] = arrival(stage, chunk - 1, action.micro_batch);
-      }
-      if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_weight) --state.kept;
+  void done(std::size_t stage, const ClockItem& item, double begin, double end) override {
+    Lane& lane = lanes_[stage];
+    if (item.kind == ClockItem::Kind::work) {
+      Simulation::Stage& result = result_.stages[stage];
+      const ActionKind kind = schedules_[stage].actions[lane.action].kind;
+      result.actions[lane.action] = {begin, end};
+      result.busy += item.seconds;
+      if (kind == ActionKind::forward) result.activations = std::max(result.activations, ++lane.kept);
+      if (kind == ActionKind::backward || kind == ActionKind::backward_weight) --lane.kept;
     }
+    if (++lane.item < lane.items.size()) return;
+    lane.items.clear();
+    ++lane.action;
   }
 
   std::span<const Schedule> schedules_;
   MessageTime message_;
+  LogicalClock clock_;
   std::size_t chunks_ = 0;
   std::size_t micro_batches_ = 0;
-  std::vector<PassTimes> times_;       // by chunk
-  std::vector<std::size_t> stage_of_;  // by chunk and micro-batch
-  std::vector<double> outputs_;        // by chunk and micro-batch: when the next chunk has it
-  std::vector<double> gradients_;      // likewise: when the previous chunk has that of the chunk's input
-  std::vector<std::vector<std::size_t>>
-      replicas_;                              // by stage: of an asynchronous pipeline, all with its chunk
-  std::vector<std::vector<double>> reduced_;  // by stage: times
-  std::vector<double> link_free_;             // by sender and receiver
-  std::vector<State> state_;                  // by stage
-  std::vector<std::size_t> awake_;            // stages that may go on
+  std::vector<PassTimes> times_;  // by chunk
+  // Events, by chunk and micro-batch: a pass's result is there, and where the next one needs it.
+  std::vector<int> made_, made_gradients_, outputs_, gradients_;
+  std::vector<Lane> lanes_;  // by stage
   Simulation result_;
 };
 
@@ -170,7 +163,7 @@ class Player {
 
 Simulation simulate(std::span<const Schedule> stages, std::span<const PassTimes> times,
                     const MessageTime& message) {
-  return Player(stages, times, message).play();
+  return Passes(stages, times, message).play();
 }
 
 }  // namespace mylos

@@ -23,8 +23,14 @@ namespace {
 constexpr ScheduleKind one_unit_per_chunk{
     .name = "units", .doc = "a chunk for each unit of a model with one block", .chunks = 3};
 
-/// The FLOPs of a program. One that has none moves data, as EmbeddingForward does: an operation per 4 bytes.
-double cost_of(const Program& program) {
+/// The FLOPs of a program, or its seconds if there are times. A program without FLOPs moves data, as
+/// EmbeddingForward does: an operation per 4 bytes.
+double cost_of(const Program& program, MachineTimes* times) {
+  if (times != nullptr) {
+    double seconds = 0.0;
+    for (const Entry& entry : program.entries) seconds += times->of_operation(entry);
+    return seconds;
+  }
   double flops = 0.0;
   double bytes = 0.0;
   for (const Entry& entry : program.entries) {
@@ -63,7 +69,7 @@ std::int64_t kept_bytes(const ModelPrograms& programs, const ChunkPrograms& chun
 
 /// The costs of embedding, block and head of a model with one block, which has experts and is routed if the
 /// model has such blocks.
-std::vector<UnitCost> costs_with_one_block(StepConfig small) {
+std::vector<UnitCost> costs_with_one_block(StepConfig small, MachineTimes* times) {
   small.model.layers = 1;
   small.model.experts.every = 1;
   small.model.depths.every = 1;
@@ -89,9 +95,9 @@ std::vector<UnitCost> costs_with_one_block(StepConfig small) {
     for (const int unit : small.cuts().units(small.model, {block}))
       parameters += parameters_of_unit(table, unit);
     units.push_back({.name = table.unit(block).name,
-                     .forward = cost_of(chunk.forward),
-                     .input = cost_of(chunk.backward.front()),
-                     .weight = cost_of(chunk.backward.back()),
+                     .forward = cost_of(chunk.forward, times),
+                     .input = cost_of(chunk.backward.front(), times),
+                     .weight = cost_of(chunk.backward.back(), times),
                      .parameters = parameters,
                      .output_bytes = static_cast<std::int64_t>(output_bytes),
                      .kept_bytes = kept_bytes(programs, chunk)});
@@ -99,9 +105,7 @@ std::vector<UnitCost> costs_with_one_block(StepConfig small) {
   return units;
 }
 
-}  // namespace
-
-std::vector<UnitCost> unit_costs(const StepConfig& config) {
+std::vector<UnitCost> all_costs(const StepConfig& config, MachineTimes* times) {
   std::vector<UnitCost> units;
   std::map<std::pair<bool, bool>, UnitCost> blocks;  // by whether they have experts and are routed
   for (std::int64_t layer = 0; layer < config.model.layers; ++layer) {
@@ -110,13 +114,23 @@ std::vector<UnitCost> unit_costs(const StepConfig& config) {
       StepConfig alike = config;
       if (!kind.first) alike.model.experts = {};
       if (!kind.second) alike.model.depths = {};
-      const std::vector<UnitCost> costs = costs_with_one_block(alike);
+      const std::vector<UnitCost> costs = costs_with_one_block(alike, times);
       blocks[kind] = costs[1];
       if (units.empty()) units = {costs.front(), costs.back()};
     }
     units.insert(units.end() - 1, blocks[kind])->name = fmt::format("block {}", layer);
   }
   return units;
+}
+
+}  // namespace
+
+std::vector<UnitCost> unit_costs(const StepConfig& config) {
+  return all_costs(config, nullptr);
+}
+
+std::vector<UnitCost> unit_costs(const StepConfig& config, MachineTimes& times) {
+  return all_costs(config, &times);
 }
 
 std::vector<UnitCost> chunk_costs(const std::vector<UnitCost>& units, const ModelCuts& cuts) {

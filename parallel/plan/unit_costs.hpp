@@ -10,6 +10,7 @@
 
 #include "core/model/parameters.hpp"
 #include "parallel/engine/step_config.hpp"
+#include "parallel/plan/machine.hpp"
 #include "parallel/schedule/schedule.hpp"
 
 namespace mylos {
@@ -29,6 +30,8 @@ struct UnitCost {
 /// The costs in FLOPs of the embedding, the blocks and the head, in this order, recomputation included. They
 /// are those of one recorded block, so this takes milliseconds for a model of any depth.
 std::vector<UnitCost> unit_costs(const StepConfig& config);
+/// The same in seconds on a machine.
+std::vector<UnitCost> unit_costs(const StepConfig& config, MachineTimes& times);
 
 /// The sums of the costs of each chunk's units, by chunk; without names.
 std::vector<UnitCost> chunk_costs(const std::vector<UnitCost>& units, const ModelCuts& cuts);

@@ -336,6 +336,7 @@ const std::map<std::string, Key> keys = {
     {"machine.memory_gb", shown_by("Partitioner.KnowsTheMachine")},
     {"machine.node_gbps", shown_by("Partitioner.KnowsTheMachine")},
     {"machine.link_gbps", shown_by("Partitioner.KnowsTheMachine")},
+    {"machine.file", shown_by("MachineFile.CutsTheModelByItsTimes")},
 };
 
 class EveryKey : public RunTest {

@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/support/schedule_cost.hpp"
+#include "parallel/collectives/schedule_cost.hpp"
 
 namespace mylos {
 namespace {

@@ -17,9 +17,9 @@
 #include "parallel/collectives/choose_algorithms.hpp"
 #include "parallel/collectives/hierarchical.hpp"
 #include "parallel/collectives/progress_thread.hpp"
+#include "parallel/collectives/schedule_cost.hpp"
 #include "parallel/collectives/simulated_link.hpp"
 #include "tests/parallel/samples.hpp"
-#include "tests/support/schedule_cost.hpp"
 #include "tests/support/test_plugins.hpp"
 #include "tests/support/waiting.hpp"
 

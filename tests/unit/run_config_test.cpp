@@ -992,6 +992,34 @@ TEST(InputDecks, AreValid) {
   }
 }
 
+/// The costs of units are those of the machine; what the deck says itself wins over the file.
+TEST(MachineFile, CutsTheModelByItsTimes) {
+  const auto file = [](const char* name, const char* attention) {
+    return scratch_file(name, fmt::format("[machine]\nname = m\n[device]\nbandwidth = 1e6\npeak_fp32 = 1\n"
+                                          "attention_share = \"64 {}\"\n",
+                                          attention));
+  };
+  const auto configured = [](const std::string& path, const Keys& more = {}) {
+    Keys keys = {{"parallel.pipeline", "2"}, {"train.micro_batch", "1"}, {"machine.file", path}};
+    keys.insert(keys.end(), more.begin(), more.end());
+    return configure_gpt2(keys, 2);
+  };
+  const std::string fast = file("fast.machine", "1");
+  const Result quick = configured(fast, {{"machine.peak_tflops", "4"}, {"machine.node_gbps", "8"}});
+  ASSERT_THAT(quick.problems, IsEmpty());
+  EXPECT_EQ(quick.config.time_unit, TimeUnit::seconds);
+  EXPECT_EQ(quick.config.machine_file->peak[0], 4e12);
+  EXPECT_EQ(quick.config.machine_file->node_bandwidth, 1e9);
+  // If blocks cost little but attention, which the head has none of, both stages have as many.
+  const Result slow = configured(file("slow.machine", "0.0001"));
+  ASSERT_THAT(slow.problems, IsEmpty());
+  EXPECT_THAT(slow.config.parallel.cuts, ElementsAre(7));
+  EXPECT_GT(quick.config.parallel.cuts.front(), 7);
+  EXPECT_THAT(
+      configured(scratch_file("bad.machine", "[machine]\nname = m\n[device]\nbandwith = 1\n")).problems,
+      ElementsAre(HasSubstr("bad.machine:4: unknown key [device] bandwith")));
+}
+
 /// Every expected line is part of a message, and there are as many messages as lines: problems that only
 /// follow from another problem are not reported.
 TEST(BadDecks, AreReportedInFull) {

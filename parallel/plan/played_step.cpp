@@ -213,6 +213,7 @@ class StepPlayer final : public ClockSource {
     double last = 0.0;             // end of the item before
     double begin = 0.0;            // of the action
     std::string waits_for;
+    std::pair<int, int> waited_for;  // event and call that another program waits for at once
     std::map<std::pair<std::uint64_t, std::int64_t>, std::pair<int, int>> in_flight;  // event, call by place
     std::vector<std::pair<int, int>> deferred;     // events not yet posted, calls
     std::map<std::string, std::int64_t> ordinals;  // of calls that several lanes share
@@ -389,10 +390,7 @@ class StepPlayer final : public ClockSource {
       if (options_.has_graphs) item.item.host = follows_graph ? 0.0 : graph_host;
     }
     items.push_back(item);
-    // Another program waits for the tensor axis where mylos computes gradients of weights.
-    if (item.call < 0 || !machine_.software ||
-        lane.calls[static_cast<std::size_t>(item.call)].label != "tensor")
-      return;
+    if (item.call < 0 || !is_waited_for_at_once(lane.calls[static_cast<std::size_t>(item.call)])) return;
     item.item = {.kind = ClockItem::Kind::wait};
     items.push_back(item);
   }
@@ -497,6 +495,9 @@ class StepPlayer final : public ClockSource {
     return nullptr;
   }
 
+  /// Whether another program waits for a call where mylos goes on with other work.
+  bool is_waited_for_at_once(const Call& call) const { return machine_.software && call.label == "tensor"; }
+
   /// Whether another program exchanges gradients after the backward passes.
   bool is_exchanged_late() const {
     if (!machine_.software) return false;
@@ -514,9 +515,13 @@ class StepPlayer final : public ClockSource {
       const Call& call = lane.calls[static_cast<std::size_t>(item.call)];
       const int event = event_of(lane, call);
       const void* output = call_of(*item.entry)->call.output.data;
-      const auto [place, is_new] =
-          lane.in_flight.try_emplace(memory_of(lane, output, slot), event, item.call);
-      require(is_new, "a call is awaited before its buffers are used again");
+      if (is_waited_for_at_once(call)) {
+        lane.waited_for = {event, item.call};
+      } else {
+        const auto [place, is_new] =
+            lane.in_flight.try_emplace(memory_of(lane, output, slot), event, item.call);
+        require(is_new, "a call is awaited before its buffers are used again");
+      }
       lane.current.event = event;
       if (is_measured(lane)) {
         lane.result.communication[call.label] += call.event.seconds;
@@ -528,9 +533,13 @@ class StepPlayer final : public ClockSource {
       return !is_deferred;
     }
     if (item.item.kind == ClockItem::Kind::wait) {
-      const void* output = item.call >= 0 ? call_of(*item.entry)->call.output.data
-                                          : std::get<Await>(item.entry->operation).output.data;
-      const auto found = lane.in_flight.find(memory_of(lane, output, slot));
+      if (item.call >= 0) {
+        lane.current.event = lane.waited_for.first;
+        lane.waits_for = lane.calls[static_cast<std::size_t>(item.call)].label;
+        return true;
+      }
+      const auto& await = std::get<Await>(item.entry->operation);
+      const auto found = lane.in_flight.find(memory_of(lane, await.output.data, slot));
       if (found == lane.in_flight.end()) return false;
       const auto [event, call] = found->second;
       // What was to wait for the reduction, but is needed here, begins here.

@@ -222,7 +222,13 @@ class MachineReader {
     const std::size_t sizes = entry.section == "products" ? 3 : entry.section == "attention" ? 4 : 1;
     const auto shape = words.size() == 3 ? sizes_of(words[2], sizes) : std::nullopt;
     if (!dtype || !shape) return report(entry, fmt::format("write {} = microseconds", form));
-    if (!is_named(entry, words[0], operation_names())) return;
+    std::vector<std::string_view> names = operation_names();
+    std::erase_if(names, [&](std::string_view name) {
+      const bool is_product = name.find("linear_") != std::string_view::npos;
+      const bool is_attention = name.starts_with("attention_");
+      return is_product != (entry.section == "products") || is_attention != (entry.section == "attention");
+    });
+    if (!is_named(entry, words[0], names)) return;
     const Machine::NameAndType key{std::string(words[0]) + std::string(is_gathered ? gathered_suffix : ""),
                                    *dtype};
     if (entry.section == "products") {
@@ -238,8 +244,9 @@ class MachineReader {
 
   void read_collective(const DeckEntry& entry, const std::vector<std::string_view>& words, double seconds) {
     const auto number = [&](std::size_t word) { return sizes_of(words[word], 1); };
+    constexpr std::int64_t most_ranks = 1 << 20;
     const bool is_whole = words.size() == 4 && (words[1] == "node" || words[1] == "network") && number(2) &&
-                          number(3) && number(2)->front() > 1;
+                          number(2)->front() <= most_ranks && number(3) && number(2)->front() > 1;
     if (!is_whole)
       return report(entry, "write COLLECTIVE node|network RANKS BYTES = microseconds, of 2 ranks or more");
     if (!is_named(entry, words[0], collective_names())) return;
@@ -305,7 +312,8 @@ class MachineReader {
       m.peak[type] = tera * real(fmt::format("device.peak_{}", name_of(dtype)));
       m.sustained[type] = tera * real(fmt::format("device.sustained_{}", name_of(dtype)));
     }
-    if (std::ranges::max(m.peak) == 0.0 && m.products.empty())
+    take_peaks_of_rows();
+    if (std::ranges::max(m.peak) == 0.0)
       errors_.add(deck_.place_of("device.peak_fp32"),
                   "[device] needs peak_fp32, peak_bf16 or peak_fp16, or the file a table [products]");
     m.product_share = real("device.product_share");
@@ -328,6 +336,15 @@ class MachineReader {
     m.overlap = {.computation = real("overlap.computation"), .communication = real("overlap.communication")};
     const auto is_software = [](const DeckEntry& section) { return section.section == "software"; };
     if (std::ranges::any_of(deck_.sections(), is_software)) take_software();
+  }
+
+  /// The rate of the fastest row, where the file has no peak of its number format.
+  void take_peaks_of_rows() {
+    for (const auto& [key, rows] : machine_.products) {
+      double& peak = machine_.peak[static_cast<std::size_t>(key.second)];
+      if (real(fmt::format("device.peak_{}", name_of(key.second))) > 0.0) continue;
+      for (const auto& [shape, seconds] : rows) peak = std::max(peak, shape.flops() / seconds);
+    }
   }
 
   void take_software() {

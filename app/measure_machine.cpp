@@ -164,7 +164,12 @@ void measure_operations(Session& session, const RunConfig& config, int traced_st
                  fmt::format("steps of width {}, {} x {} tokens", config.model.width,
                              config.train.micro_batch, config.train.seq_len),
                  measured.differing);
-  for (const auto& [key, seconds] : samples) put(measured.machine, key, median(seconds));
+  for (const auto& [key, seconds] : samples) {
+    const double middle = median(seconds);
+    put(measured.machine, key, middle);
+    if (middle > 0.0)
+      measured.spreads.push_back(0.5 * (quantile(seconds, 0.75) - quantile(seconds, 0.25)) / middle);
+  }
 }
 
 namespace {
@@ -374,6 +379,9 @@ void make_curves_rise(Machine& machine) {
 
 void take_operations_from_run(const std::string& folder, const std::string& plugin_path, Machine& machine) {
   const RunPaths paths{folder};
+  std::error_code unknown;
+  if (!std::filesystem::exists(paths.resolved_deck(), unknown))
+    fail(ExitCode::usage, "--from={} holds no run: it has no resolved.deck", folder);
   const std::map<std::int64_t, std::filesystem::path> traces = traces_of(paths);
   if (traces.empty()) fail(ExitCode::usage, "{} has no trace: set [profile] step in its deck", folder);
   const std::optional<TraceSummary> summary = read_summary(traces.rbegin()->second);

@@ -16,6 +16,7 @@ namespace mylos {
 struct MachineMeasurement {
   Machine machine;
   std::vector<std::string> differing;
+  std::vector<double> spreads{};  ///< by operation: half the distance of the quartiles over the median
   double waiting =
       0.0;  ///< seconds that the shortest operation of a device and the wait for it take; 0: a host
 };

@@ -49,6 +49,13 @@ FlopsOfToken flops_of_token(const ModelConfig& model, const RunPlan& plan, std::
   return flops;
 }
 
+/// A cell of CSV.
+std::string quoted(const std::string& text) {
+  std::string cell = "\"";
+  for (const char c : text) cell += c == '"' ? "\"\"" : std::string(1, c);
+  return cell + '"';
+}
+
 std::string percent(double share) {
   return fmt::format("{:.1f} %", 100.0 * share);
 }
@@ -70,6 +77,23 @@ PlayOptions play_options(const RunConfig& config, const Machine* machine) {
   return options;
 }
 
+Setup setup_on_machine(CommandLine line, const std::string& name) {
+  Setup setup = planned_setup(line, name);
+  const auto* machine = setup.config.machine_file.get();
+  if (machine == nullptr || machine->ranks_per_node == 0) return setup;
+  const std::int64_t most = machine->ranks_per_node;
+  if (line.has("ranks-per-node") && line.integer("ranks-per-node") > most)
+    fail(ExitCode::usage, "--ranks-per-node={}: a node of {} has {} ({})", line.integer("ranks-per-node"),
+         machine->name, most, machine->file);
+  const std::int64_t ranks = setup.config.parallel.world_size();
+  if (line.has("ranks-per-node") || ranks <= most) return setup;
+  if (ranks % most != 0)
+    fail(ExitCode::usage, "{} ranks do not fill nodes of {} ({}, {}); give --ranks-per-node", ranks, most,
+         machine->name, machine->file);
+  line.options["ranks-per-node"] = most;
+  return planned_setup(line, name);
+}
+
 PlanReport::PlanReport(const Setup& setup, bool keeps_events)
     : setup_(setup), config_(setup.config), machine_(config_.machine_file.get()), plans_(plans_of(setup)) {
   if (is_backend_elsewhere()) {
@@ -83,7 +107,8 @@ PlanReport::PlanReport(const Setup& setup, bool keeps_events)
   PlayOptions options = play_options(config_, machine_);
   options.keeps_events = keeps_events;
   if (has_pass_times()) options.pass_times = config_.parallel.times;
-  played_ = play_step(config_, machine, options);
+  const PlayableStep step(config_);
+  played_ = step.play(machine, options);
   flops_ = flops_of_token(config_.model, plan(), config_.train.seq_len);
   flops_.executed = executed_flops() * static_cast<double>(config_.parallel.world_size()) /
                     static_cast<double>(plan().tokens_per_step);
@@ -99,7 +124,7 @@ PlanReport::PlanReport(const Setup& setup, bool keeps_events)
   candidates.insert("memory");
   for (const std::string& name : candidates) {
     options.left_out = name;
-    without_.emplace_back(name, play_step(config_, machine, options).step);
+    without_.emplace_back(name, step.play(machine, options).step);
   }
   std::ranges::sort(without_, {}, &std::pair<std::string, double>::second);
 }
@@ -111,8 +136,7 @@ bool PlanReport::is_backend_elsewhere() const {
 }
 
 double PlanReport::peak() const {
-  return config_.peak_tflops > 0.0 ? 1e12 * config_.peak_tflops
-                                   : machine_->peak[static_cast<std::size_t>(config_.train.dtype)];
+  return config_.peak_tflops > 0.0 ? 1e12 * config_.peak_tflops : machine_->peak_of(config_.train.dtype);
 }
 
 double PlanReport::executed_flops() const {
@@ -157,36 +181,48 @@ std::string PlanReport::flops_text() const {
   return text;
 }
 
-std::string PlanReport::hiding_text() const {
+PlanReport::Hiding PlanReport::hiding() const {
   const PlayedStep::Lane& lane = played_.busiest();
-  const TrainConfig& train = config_.train;
-  std::string text;
-  double product_flops = 0.0;
-  double product_seconds = 0.0;
+  double flops = 0.0;
+  double seconds = 0.0;
   for (const auto& [name, operation] : lane.operations) {
     if (name.find("linear") == std::string::npos) continue;
-    product_flops += operation.flops;
-    product_seconds += operation.seconds;
+    flops += operation.flops;
+    seconds += operation.seconds;
   }
-  const double rate = product_seconds > 0.0 ? product_flops / product_seconds : 0.0;
-  const double tokens = static_cast<double>(train.micro_batch * train.seq_len);
+  Hiding hiding;
+  if (seconds > 0.0) hiding.rate = flops / seconds;
+  const auto tokens = [&](DType dtype, double passes, double speed) {
+    return static_cast<double>(size_of(dtype)) / passes * hiding.rate / speed;
+  };
   if (lane.longest_gather > 0.0) {
-    const double speed = lane.gathered_bytes / lane.longest_gather;
-    const double needed = 0.5 * static_cast<double>(size_of(train.dtype)) * rate / speed;
-    text += fmt::format(
-        "hidden if    a rank's micro-batch has {:.0f} tokens or more ({} here): a gather of weights takes as "
-        "long as their forward pass, at {:.1f} GB/s and {:.3g} TFLOP/s\n",
-        needed, static_cast<std::int64_t>(tokens), speed / giga, rate / 1e12);
+    hiding.gather_speed = lane.gathered_bytes / lane.longest_gather;
+    hiding.gather_tokens = tokens(config_.train.dtype, 2.0, hiding.gather_speed);
   }
   if (lane.reduced_seconds > 0.0) {
-    const double speed = lane.reduced_bytes / lane.reduced_seconds;
-    const double needed = 0.25 * static_cast<double>(size_of(train.grad_dtype)) * rate / speed;
-    text += fmt::format(
-        "hidden if    a rank's {} has {:.0f} tokens or more ({:.0f} here): the sum of gradients takes as "
-        "long as the backward pass, at {:.1f} GB/s and {:.3g} TFLOP/s\n",
-        config_.train.accumulation > 1 ? "last micro-batch" : "micro-batch", needed, tokens, speed / giga,
-        rate / 1e12);
+    hiding.sum_speed = lane.reduced_bytes / lane.reduced_seconds;
+    hiding.sum_tokens = tokens(config_.train.grad_dtype, 4.0, hiding.sum_speed);
   }
+  return hiding;
+}
+
+std::string PlanReport::hiding_text() const {
+  const Hiding hiding = this->hiding();
+  const std::int64_t tokens = config_.train.micro_batch * config_.train.seq_len;
+  std::string text;
+  if (hiding.gather_tokens > 0.0)
+    text += fmt::format(
+        "hidden if    a rank's micro-batch has {:.0f} tokens or more ({} here): a gather of weights takes as "
+        "long as "
+        "their forward pass, at {:.1f} GB/s and {:.3g} TFLOP/s\n",
+        hiding.gather_tokens, tokens, hiding.gather_speed / giga, hiding.rate / 1e12);
+  if (hiding.sum_tokens > 0.0)
+    text += fmt::format(
+        "hidden if    a rank's {} has {:.0f} tokens or more ({} here): the sum of gradients takes as long as "
+        "the "
+        "backward pass, at {:.1f} GB/s and {:.3g} TFLOP/s\n",
+        config_.train.accumulation > 1 ? "last micro-batch" : "micro-batch", hiding.sum_tokens, tokens,
+        hiding.sum_speed / giga, hiding.rate / 1e12);
   return text;
 }
 
@@ -196,8 +232,9 @@ std::string PlanReport::time_text() const {
   std::string text = fmt::format("time         of a step on {}: {}; {:.4g} tokens/s, {:.4g} per rank\n",
                                  machine_->name, seconds_text(played_.step), tokens_per_second(),
                                  tokens_per_second() / static_cast<double>(config_.parallel.world_size()));
-  text += fmt::format("             MFU {}, HFU {} of {:.4g} TFLOP/s\n", percent(mfu()), percent(hfu()),
-                      peak() / 1e12);
+  text +=
+      fmt::format("             MFU {} (6N + 12LCT), HFU {} (executed, causal scores) of {:.4g} TFLOP/s\n",
+                  percent(mfu()), percent(hfu()), peak() / 1e12);
   constexpr std::array<const char*, 4> phases = {"forward", "backward", "communication", "optimizer"};
   text += fmt::format("phases       of rank {}\n", lane.rank);
   for (std::size_t i = 0; i < phases.size(); ++i) {
@@ -273,6 +310,16 @@ std::string PlanReport::run_text() const {
   return text;
 }
 
+std::vector<std::string> PlanReport::assumed() const {
+  std::vector<std::string> all(played_.fallbacks.begin(), played_.fallbacks.end());
+  if (is_backend_elsewhere())
+    all.push_back(
+        fmt::format("{} GB of workspace: backend {} is not installed here; buffers of communication are in "
+                    "what is reserved",
+                    machine_->overhead / giga, machine_->backend));
+  return all;
+}
+
 std::string PlanReport::text() const {
   std::string text = plan_text(config_, plan());
   text += flops_text();
@@ -284,13 +331,7 @@ std::string PlanReport::text() const {
   if (!left.empty()) text += "memory       of a device\n" + left;
   text += time_text();
   text += run_text();
-  if (is_backend_elsewhere())
-    text += fmt::format(
-        "assumed      {} GB of workspace: backend {} is not installed here; buffers of communication are in "
-        "what "
-        "is reserved\n",
-        machine_->overhead / giga, machine_->backend);
-  for (const std::string& fallback : played_.fallbacks) text += fmt::format("assumed      {}\n", fallback);
+  for (const std::string& what : assumed()) text += fmt::format("assumed      {}\n", what);
   return text;
 }
 
@@ -340,6 +381,10 @@ std::vector<PlanReport::Number> PlanReport::numbers() const {
   add("time", "bubble", played_.bubble(), "");
   for (const auto& [name, operation] : lane.operations) add("operation", name, operation.seconds, "s");
   for (const auto& [name, step] : without_) add("without", name, step, "s");
+  if (const Hiding own = hiding(); own.gather_tokens + own.sum_tokens > 0.0) {
+    add("hidden_if", "gather_tokens", own.gather_tokens, "tokens per micro-batch");
+    add("hidden_if", "sum_tokens", own.sum_tokens, "tokens per micro-batch");
+  }
   add("rate", "tokens_per_second", tokens_per_second(), "tokens/s");
   add("rate", "mfu", mfu(), "");
   add("rate", "hfu", hfu(), "");
@@ -361,13 +406,14 @@ Json PlanReport::json() const {
     }
     std::vector<Json::Member> members = sections.back().second.members();
     const bool is_whole = number.unit == "bytes" || number.unit == "tokens" || number.section == "calls";
-    members.emplace_back(number.name, is_whole ? Json(static_cast<std::int64_t>(number.value)) : Json(number.value));
+    members.emplace_back(number.name,
+                         is_whole ? Json(static_cast<std::int64_t>(number.value)) : Json(number.value));
     sections.back().second = Json::object(members);
   }
   if (machine_ != nullptr) sections.emplace_back("machine", machine_->name);
-  std::vector<Json> assumed;
-  for (const std::string& fallback : played_.fallbacks) assumed.emplace_back(fallback);
-  sections.emplace_back("assumed", Json::array(assumed));
+  std::vector<Json> texts;
+  for (const std::string& what : assumed()) texts.emplace_back(what);
+  sections.emplace_back("assumed", Json::array(texts));
   return Json::object(sections);
 }
 
@@ -375,6 +421,8 @@ std::string PlanReport::csv() const {
   std::string text = "section,name,value,unit\n";
   for (const Number& number : numbers())
     text += fmt::format("{},{},{},{}\n", number.section, number.name, number.value, number.unit);
+  if (machine_ != nullptr) text += fmt::format("machine,{},,\n", quoted(machine_->name));
+  for (const std::string& what : assumed()) text += fmt::format("assumed,{},,\n", quoted(what));
   return text;
 }
 
@@ -390,7 +438,7 @@ void PlanReport::write_traces(const std::filesystem::path& folder) const {
                                           .calls = operation.calls,
                                           .seconds = operation.seconds});
   }
-  write_chrome_trace(folder / "trace-0.json", events, summary);
+  write_chrome_trace(folder / planned_trace, events, summary);
 }
 
 }  // namespace mylos

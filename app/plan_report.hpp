@@ -38,6 +38,8 @@ class PlanReport {
   bool has_times() const { return machine_ != nullptr; }
   double tokens_per_second() const { return static_cast<double>(plan().tokens_per_step) / played_.step; }
 
+  /// What the machine file lacks, and what is used instead.
+  std::vector<std::string> assumed() const;
   std::string text() const;
   Json json() const;
   /// A header and a row per number: section, name, value, unit.
@@ -59,6 +61,13 @@ class PlanReport {
   std::string memory_left_text() const;
   std::string flops_text() const;
   std::string time_text() const;
+  /// Tokens of a rank's micro-batch from which on communication is hidden; 0: there is none.
+  struct Hiding {
+    double rate = 0.0;                               ///< FLOP/s of products
+    double gather_tokens = 0.0, gather_speed = 0.0;  ///< of weights; bytes/s
+    double sum_tokens = 0.0, sum_speed = 0.0;        ///< of gradients
+  };
+  Hiding hiding() const;
   std::string hiding_text() const;
   std::string run_text() const;
   double peak() const;
@@ -76,6 +85,13 @@ class PlanReport {
   /// What a step would take without something, by its name, the shortest first.
   std::vector<std::pair<std::string, double>> without_;
 };
+
+/// The planned step, as a traced run names it.
+inline constexpr const char* planned_trace = "trace-0.json";
+
+/// `planned_setup`, on nodes as the machine file has them unless --ranks-per-node says otherwise. Throws
+/// ExitCode::usage if a node has fewer ranks, or the ranks do not fill nodes.
+Setup setup_on_machine(CommandLine line, const std::string& name);
 
 /// How a deck's run is played: nodes, algorithm, graphs, simulated link.
 PlayOptions play_options(const RunConfig& config, const Machine* machine);

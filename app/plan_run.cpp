@@ -2,6 +2,7 @@
 #include "app/plan_run.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 #include <system_error>
@@ -10,6 +11,7 @@
 #include "app/plan_report.hpp"
 #include "app/plan_text.hpp"
 #include "app/run_directory.hpp"
+#include "core/base/join.hpp"
 #include "core/base/statistics.hpp"
 #include "io/io_thread.hpp"
 #include "io/metrics/metrics.hpp"
@@ -75,6 +77,19 @@ class Comparison {
   std::vector<std::vector<std::string>> rows_ = {{"", "plan", "run", "plan over run"}};
 };
 
+/// The blocks of each chunk: "8,4".
+std::string blocks_of_chunks(const RunConfig& config) {
+  const ModelCuts cuts = config.cuts();
+  std::vector<std::int64_t> blocks;
+  for (int chunk = 0; chunk < cuts.chunks; ++chunk) {
+    const std::int64_t first = std::max(1, cuts.first_block(config.model, chunk));
+    const bool is_last = chunk + 1 == cuts.chunks;
+    const std::int64_t end = is_last ? config.model.layers + 1 : cuts.first_block(config.model, chunk + 1);
+    blocks.push_back(std::max<std::int64_t>(0, end - first));
+  }
+  return join(blocks, ",");
+}
+
 }  // namespace
 
 int plan_run(const CommandLine& line, const std::string& folder) {
@@ -91,10 +106,25 @@ int plan_run(const CommandLine& line, const std::string& folder) {
   if (!has_launches || !steps.contains("step") || steps.at("step").empty())
     fail(ExitCode::usage, "{} has no finished step to compare, or metrics of another version of mylos",
          folder);
+  // The last launch that has trained.
+  std::size_t launch = launches.at("ranks").size() - 1;
+  while (launch > 0 && launches.at("step")[launch] >= steps.at("step").back()) --launch;
+  const MeasuredSteps run(steps, launches.at("step")[launch]);
+  if (run.count() == 0) fail(ExitCode::usage, "{} has no finished step to compare", folder);
   CommandLine own = line;
-  own.options["ranks"] = static_cast<std::int64_t>(launches.at("ranks").back());
-  const MeasuredSteps run(steps, launches.at("step").back());
-  const Setup setup = planned_setup(own, paths.resolved_deck().string());
+  const auto ranks = static_cast<std::int64_t>(launches.at("ranks")[launch]);
+  own.options["ranks"] = ranks;
+  if (launches.contains("ranks_per_node") && !line.has("ranks-per-node")) {
+    const double per_node = launches.at("ranks_per_node")[launch];
+    if (per_node > 0.0) own.options["ranks-per-node"] = static_cast<std::int64_t>(per_node);
+  }
+  const std::string deck = paths.resolved_deck().string();
+  // The stages are cut as the run has cut them, without the machine of this plan.
+  CommandLine without_machine = own;
+  std::erase_if(without_machine.overrides, [](const auto& change) { return change.first == "machine.file"; });
+  const RunConfig cut = planned_setup(without_machine, deck).config;
+  if (cut.parallel.pipeline > 1) own.overrides.emplace_back("parallel.stages", blocks_of_chunks(cut));
+  const Setup setup = setup_on_machine(own, deck);
   const PlanReport report(setup, false);
   const RunPlan rank0 = plans_of(setup).front();
   Comparison rows;
@@ -108,12 +138,17 @@ int plan_run(const CommandLine& line, const std::string& folder) {
     rows.bytes(name, static_cast<double>(row.payload_bytes), run.of(name));
   }
   if (report.has_times()) {
-    const PlayedStep::Lane& lane = report.played().busiest();
+    // As in metrics, of all ranks the longest.
+    std::array<double, 4> longest{};
+    std::map<std::string, double> waits;
+    for (const PlayedStep::Lane& lane : report.played().lanes) {
+      for (std::size_t i = 0; i < longest.size(); ++i) longest[i] = std::max(longest[i], lane.phases[i]);
+      for (const auto& [axis, seconds] : lane.waits) waits[axis] = std::max(waits[axis], seconds);
+    }
     constexpr std::array<const char*, 4> phases = {"forward", "backward", "communication", "optimizer"};
     for (std::size_t i = 0; i < phases.size(); ++i)
-      rows.seconds(fmt::format("time_{}", phases[i]), lane.phases[i],
-                   run.of(fmt::format("time_{}", phases[i])));
-    for (const auto& [axis, seconds] : lane.waits) {
+      rows.seconds(fmt::format("time_{}", phases[i]), longest[i], run.of(fmt::format("time_{}", phases[i])));
+    for (const auto& [axis, seconds] : waits) {
       const std::string name = fmt::format("wait_{}", axis);
       rows.seconds(name, seconds, run.of(name));
     }
@@ -123,7 +158,7 @@ int plan_run(const CommandLine& line, const std::string& folder) {
              setup.config.parallel.world_size() == 1 ? "" : "s", run.count(), run.count() == 1 ? "" : "s",
              rows.text());
   if (!report.has_times()) fmt::print("times are not compared: give a machine file with --machine=FILE\n");
-  for (const std::string& fallback : report.played().fallbacks) fmt::print("assumed      {}\n", fallback);
+  for (const std::string& what : report.assumed()) fmt::print("assumed      {}\n", what);
   return 0;
 }
 

@@ -94,6 +94,7 @@ void Trainer::start(const std::optional<std::string>& restart) {
     metrics_->append("launches", {{"step", static_cast<double>(step_)},
                                   {"unix_time", static_cast<double>(std::time(nullptr))},
                                   {"ranks", static_cast<double>(session_.size())},
+                                  {"ranks_per_node", static_cast<double>(config_.ranks_per_node)},
                                   {"threads", static_cast<double>(config_.backend.threads)},
                                   {"peak_tflops", context_.peak_tflops},
                                   {"time_launch", launch_seconds},

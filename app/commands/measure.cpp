@@ -11,6 +11,7 @@
 #include "core/base/clock.hpp"
 #include "core/base/expand_path.hpp"
 #include "core/base/say.hpp"
+#include "core/base/statistics.hpp"
 #include "core/base/version.hpp"
 #include "io/file_util.hpp"
 
@@ -80,7 +81,9 @@ Setup setup_of(const MpiRuntime& mpi, const CommandLine& line, const std::string
 /// be written.
 void check_machine_file(const std::string& file) {
   std::error_code unknown;
-  if (std::filesystem::exists(file, unknown)) {
+  const bool is_empty =
+      std::filesystem::is_regular_file(file, unknown) && std::filesystem::file_size(file, unknown) == 0;
+  if (std::filesystem::exists(file, unknown) && !is_empty) {
     try {
       read_machine(file);
     } catch (const Error&) {
@@ -130,6 +133,7 @@ std::string file_text(const Machine& machine, const std::string& conditions) {
   if (machine.host > 0.0)
     text += fmt::format("host = {0:.3g}\ngraph_host = {0:.3g}\ngraphs = {1}\n", 1e6 * machine.host,
                         machine.has_graphs);
+  text += fmt::format("\n[node]\nranks = {}\n", machine.ranks_per_node);
   text += fmt::format("\n[overlap]\ncomputation = {:.3g}\ncommunication = {:.3g}\n",
                       machine.overlap.computation, machine.overlap.communication);
   return text + machine_tables_text(machine);
@@ -207,8 +211,16 @@ int measure(const MpiRuntime& mpi, const CommandLine& line) {
     measure_communication(session, mpi.job().ranks_per_node, line.integer("bytes"), measured);
     take_medians_of_ranks(session, measured);
     if (mpi.rank() == 0) {
+      measured.machine.ranks_per_node = static_cast<int>(mpi.job().ranks_per_node);
       measured.machine.name = fmt::format("{}, {}", mpi.hosts().front(), session.compute().description());
       std::string text = conditions_text(mpi, first, session.compute().description(), seconds_since(begin));
+      if (!measured.spreads.empty()) {
+        text += fmt::format(
+            "# Half of the samples of an operation lie within {:.1f} % of its median (median of all "
+            "operations), "
+            "at most {:.1f} % (nine of ten).\n",
+            100.0 * median(measured.spreads), 100.0 * quantile(measured.spreads, 0.9));
+      }
       for (const std::string& own : measured.differing) {
         say(stderr, "warning: two halves of a measurement differ, the machine may be busy: {}\n", own);
         text += fmt::format("# warning: two halves differ: {}\n", own);

@@ -10,6 +10,7 @@
 #include "app/schedule_text.hpp"
 #include "core/base/expand_path.hpp"
 #include "core/base/say.hpp"
+#include "io/file_util.hpp"
 #include "parallel/schedule/schedule_file.hpp"
 
 namespace mylos {
@@ -39,21 +40,6 @@ std::vector<CommandOption> options() {
   };
 }
 
-/// The setup, on nodes as the machine file has them unless --ranks-per-node says otherwise.
-Setup setup_on_machine(CommandLine line, const std::string& name) {
-  Setup setup = planned_setup(line, name);
-  const auto* machine = setup.config.machine_file.get();
-  if (machine == nullptr || machine->ranks_per_node == 0) return setup;
-  const std::int64_t most = machine->ranks_per_node;
-  if (line.has("ranks-per-node") && line.integer("ranks-per-node") > most)
-    fail(ExitCode::usage, "--ranks-per-node={}: a node of {} has {} ({})", line.integer("ranks-per-node"),
-         machine->name, most, machine->file);
-  const std::int64_t ranks = setup.config.parallel.world_size();
-  if (line.has("ranks-per-node") || ranks <= most || ranks % most != 0) return setup;
-  line.options["ranks-per-node"] = most;
-  return planned_setup(line, name);
-}
-
 int plan_deck(const CommandLine& line, const std::string& name) {
   Setup setup = setup_on_machine(line, name);
   if (line.has("pass-times")) set_pass_times(setup.config, line.text("pass-times"));
@@ -61,6 +47,14 @@ int plan_deck(const CommandLine& line, const std::string& name) {
   if (line.has("write-schedule")) {
     check_is_one_step(setup.config);
     list = output_file(line, "write-schedule", inputs_of(setup, name));
+  }
+  std::filesystem::path traces;
+  if (line.has("trace")) {
+    traces = expand_path(line.text("trace"));
+    if (traces.empty()) fail(ExitCode::usage, "--trace is empty; name a folder");
+    std::error_code error;
+    std::filesystem::create_directories(traces, error);
+    try_output(traces / planned_trace);
   }
   const PlanReport report(setup, line.has("trace"));
   if (line.flag("json")) {
@@ -74,7 +68,7 @@ int plan_deck(const CommandLine& line, const std::string& name) {
     fmt::print("{}", files_text(setup, std::nullopt));
   }
   if (!list.empty()) write_output(list, schedule_text(passes_of_step(setup.config)));
-  if (line.has("trace")) report.write_traces(expand_path(line.text("trace")));
+  if (line.has("trace")) report.write_traces(traces);
   return 0;
 }
 
@@ -87,7 +81,17 @@ int run(const CommandLine& line) {
     own.overrides.emplace_back("machine.file", line.text("machine"));
   }
   std::error_code unknown;
-  if (std::filesystem::is_directory(name, unknown)) return plan_run(own, name);
+  if (std::filesystem::is_directory(name, unknown)) {
+    for (const char* option : {"json", "csv", "layout", "schedule"}) {
+      if (line.flag(option))
+        fail(ExitCode::usage, "--{} is for the plan of a deck; plan {}", option, name + "/resolved.deck");
+    }
+    for (const char* option : {"pass-times", "write-schedule", "trace", "ranks"}) {
+      if (line.has(option))
+        fail(ExitCode::usage, "--{} is for the plan of a deck; plan {}", option, name + "/resolved.deck");
+    }
+    return plan_run(own, name);
+  }
   return plan_deck(own, name);
 }
 

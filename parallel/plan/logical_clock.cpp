@@ -2,6 +2,7 @@
 #include "parallel/plan/logical_clock.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace mylos {
 
@@ -38,7 +39,7 @@ void LogicalClock::play(std::size_t lane, ClockSource& source) {
       idle_until(lanes_[lane], lanes_[lane].host);
       lanes_[lane].begin = lanes_[lane].now;
     }
-    const ClockItem item = *lanes_[lane].item;
+    const ClockItem& item = *lanes_[lane].item;
     if (!advance(lane, item)) return;
     lanes_[lane].item = nullptr;
     source.done(lane, item, lanes_[lane].begin, lanes_[lane].now);
@@ -81,12 +82,20 @@ bool LogicalClock::advance(std::size_t number, const ClockItem& item) {
   };
   switch (item.kind) {
     case ClockItem::Kind::work:
-      for (double left = item.seconds; left > 0.0;) {
-        const double slower = is_communicating() ? slowdown_.computation : 1.0;
-        const double all = left * slower;
-        const double passed = pass(lane, all, slowdown_.communication);
-        left = passed == all ? 0.0 : left - passed / slower;
+      if (item.awaits >= 0) {
+        if (!wait_for(number, item.awaits)) return false;
+        lane.begin = lane.now;
       }
+      for (double left = item.seconds; left > 0.0;) {
+        if (!is_communicating()) {
+          lane.now += left;
+          break;
+        }
+        const double all = left * slowdown_.computation;
+        const double passed = pass(lane, all, slowdown_.communication);
+        left = passed == all ? 0.0 : left - passed / slowdown_.computation;
+      }
+      if (item.posts >= 0) post(number, item.posts);
       return true;
     case ClockItem::Kind::post:
       post(number, item.event);
@@ -94,15 +103,24 @@ bool LogicalClock::advance(std::size_t number, const ClockItem& item) {
     case ClockItem::Kind::wait:
       break;
   }
-  const auto event = static_cast<std::size_t>(item.event);
+  return wait_for(number, item.event);
+}
+
+bool LogicalClock::wait_for(std::size_t number, int event_number) {
+  Lane& lane = lanes_[number];
+  const auto event = static_cast<std::size_t>(event_number);
   while (events_[event].plan.sides == 0 && events_[event].posted > 0 && events_[event].end == never &&
-         is_communicating())
+         std::ranges::any_of(lane.running, [](const auto& link) { return !link.empty(); }))
     pass(lane, 1e30, 1.0);
   if (events_[event].end == never) {
-    events_[event].waiting.push_back(number);
+    lane.next_waiting = std::exchange(events_[event].waiting, static_cast<int>(number));
     return false;
   }
-  idle_until(lane, events_[event].end);
+  if (lane.running.empty()) {
+    lane.now = std::max(lane.now, events_[event].end);
+  } else {
+    idle_until(lane, events_[event].end);
+  }
   return true;
 }
 
@@ -128,8 +146,11 @@ void LogicalClock::post(std::size_t number, int event_number) {
 
 void LogicalClock::finish(Event& event, double end) {
   event.end = end;
-  for (const std::size_t lane : event.waiting) wake(lane);
-  event.waiting.clear();
+  for (int lane = std::exchange(event.waiting, -1); lane >= 0;) {
+    const auto number = static_cast<std::size_t>(lane);
+    lane = std::exchange(lanes_[number].next_waiting, -1);
+    wake(number);
+  }
 }
 
 }  // namespace mylos

@@ -12,14 +12,16 @@ namespace mylos {
 /// What a lane does next. A lane is a rank, or stands for ranks that do the same.
 struct ClockItem {
   enum class Kind : std::uint8_t {
-    work,  ///< computes for `seconds`
+    work,  ///< computes for `seconds`, after the end of event `awaits`, and then posts event `posts`
     post,  ///< takes its side in an event, and goes on
     wait,  ///< waits for the end of an event
   };
   Kind kind = Kind::work;
   double seconds = 0.0;  ///< of work
   double host = 0.0;     ///< seconds that the host takes to queue it; the host does not wait for the lane
-  int event = -1;
+  int event = -1;        ///< that is posted or waited for
+  int awaits = -1;       ///< of work; -1: none
+  int posts = -1;
 };
 
 /// A collective, a message, or anything else that lanes wait for.
@@ -46,7 +48,8 @@ class ClockSource {
   virtual ~ClockSource() = default;
   /// The next item of a lane, or null at its end. Called again when that item is done.
   virtual const ClockItem* next(std::size_t lane) = 0;
-  /// The item that `next` has given is done; a wait lasts from `begin` to `end`.
+  /// The item that `next` has given is done: a wait, or work after what it has awaited, from `begin` to
+  /// `end`.
   virtual void done(std::size_t lane, const ClockItem& item, double begin, double end) = 0;
 };
 
@@ -55,6 +58,8 @@ class LogicalClock {
   LogicalClock(std::size_t lanes, std::size_t links, ClockSlowdown slowdown = {});
 
   int add(const ClockEvent& event);
+  /// Makes room for as many events.
+  void reserve(std::size_t events) { events_.reserve(events); }
   /// Plays all lanes until none goes on. May be called again if the source has more items.
   void play(ClockSource& source);
 
@@ -66,10 +71,10 @@ class LogicalClock {
   static constexpr double never = -1.0;
   struct Event {
     ClockEvent plan;
-    int posted = 0;                      // sides
-    double begin = 0.0;                  // the latest post so far
-    double end = never;                  // when the result is there
-    std::vector<std::size_t> waiting{};  // lanes
+    int posted = 0;      // sides
+    double begin = 0.0;  // the latest post so far
+    double end = never;  // when the result is there
+    int waiting = -1;    // lane, the first of a list
   };
   /// An event of one lane under way on its link.
   struct Running {
@@ -82,11 +87,14 @@ class LogicalClock {
     double now = 0.0;
     double host = 0.0;
     bool is_awake = false;
+    int next_waiting = -1;                        // for the same event
     std::vector<std::vector<Running>> running{};  // by link, in order
   };
 
   void play(std::size_t lane, ClockSource& source);
   bool advance(std::size_t number, const ClockItem& item);
+  /// Whether an event has ended: the lane then goes on at its end. Otherwise the event will wake it.
+  bool wait_for(std::size_t number, int event);
   void post(std::size_t number, int event);
   void finish(Event& event, double end);
   void wake(std::size_t lane);

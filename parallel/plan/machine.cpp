@@ -126,12 +126,9 @@ double MachineTimes::of_product(std::string_view operation, DType dtype, const P
         });
   }
   const auto type = static_cast<std::size_t>(dtype);
-  double peak = machine_.peak[type];
-  if (peak == 0.0) {
-    note(fmt::format("no rate of {} products; that of {} is used", name_of(dtype),
-                     machine_.peak[1] > 0.0 ? "bf16" : "fp32"));
-    peak = std::max(machine_.peak[1], machine_.peak[0]);
-  }
+  const double peak = machine_.peak_of(dtype);
+  if (machine_.peak[type] == 0.0)
+    note(fmt::format("no rate of products in {}; the largest of other types is used", name_of(dtype)));
   double rate = machine_.product_share * peak;
   if (machine_.sustained[type] > 0.0) rate = std::min(rate, machine_.sustained[type]);
   return shape.flops() / rate + machine_.product_latency;
@@ -182,8 +179,7 @@ double MachineTimes::of_attention(const Entry& entry, const AttentionShape& shap
     share = next->second;
   }
   const double speed = software ? software->attention_speed : 1.0;
-  double peak = machine_.peak[static_cast<std::size_t>(dtype)];
-  if (peak == 0.0) peak = std::max(machine_.peak[1], machine_.peak[0]);
+  const double peak = machine_.peak_of(dtype);
   return flops_of(entry) / (share * speed * peak) + machine_.launch;
 }
 

@@ -3,6 +3,7 @@
 // (app/machine_file) fills it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -131,6 +132,12 @@ struct Machine {
   };
   std::map<Collective, CostCurve> collectives;  ///< by payload
   std::optional<Software> software;
+
+  /// The peak rate in a number format or, if that is not known, the largest of all.
+  double peak_of(DType dtype) const {
+    const double own = peak[static_cast<std::size_t>(dtype)];
+    return own > 0.0 ? own : std::ranges::max(peak);
+  }
 };
 
 /// What the name of an operation is followed by in tables if its weights are gathered for each pass.

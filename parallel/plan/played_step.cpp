@@ -24,13 +24,9 @@ const PlayedStep::Lane& PlayedStep::busiest() const {
 }
 
 double PlayedStep::bubble() const {
-  double waiting = 0.0;
-  for (const Lane& lane : lanes) {
-    for (const auto& [axis, seconds] : lane.waits) {
-      if (axis.find("pipeline") != std::string::npos) waiting += seconds;
-    }
-  }
-  return waiting / (step * static_cast<double>(lanes.size()));
+  double idle = 0.0;
+  for (const Lane& lane : lanes) idle += lane.idle;
+  return idle / (step * static_cast<double>(lanes.size()));
 }
 
 namespace {
@@ -113,22 +109,15 @@ class Traffic {
 
 class StepPlayer final : public ClockSource {
  public:
-  StepPlayer(const StepConfig& config, const Machine& machine, const PlayOptions& options)
-      : config_(config),
+  StepPlayer(const PlayableStep& lists, const Machine& machine, const PlayOptions& options)
+      : config_(lists.config()),
         machine_(machine),
         options_(options),
         times_(machine),
-        traffic_(config, machine),
-        world_(static_cast<int>(config.parallel.world_size())) {
-    const ParallelLayout& layout = config.parallel;
-    for (int rank = 0; rank < world_; ++rank) places_.push_back(layout.coordinates(rank));
-    std::vector<Schedule> lists = layout.schedules(config.train.accumulation, config.model.tied);
-    for (std::size_t list = 0; list < lists.size(); ++list) {
-      int rank = 0;
-      while (static_cast<std::size_t>(layout.list_of(places_[static_cast<std::size_t>(rank)])) != list)
-        ++rank;
-      lanes_.emplace_back(config, places_[static_cast<std::size_t>(rank)], rank, std::move(lists[list]));
-    }
+        traffic_(lists.config(), machine),
+        world_(static_cast<int>(lists.config().parallel.world_size())),
+        places_(lists.places()) {
+    for (const PlayableStep::List& list : lists.lists()) lanes_.emplace_back(*list.program, list.rank);
     clock_ = std::make_unique<LogicalClock>(lanes_.size(), lanes_.size() * lanes_.size(), machine.overlap);
     const int ahead = lanes_.front().program->schedule().ahead();
     // The first steps differ: what the step before leaves under way is missing.
@@ -187,16 +176,21 @@ class StepPlayer final : public ClockSource {
     int call = -1;  // of `calls`
     int slot = -1;  // Insertion::slot
   };
+  /// Memory of a storage, or within an arena.
+  struct Memory {
+    ArenaKey arena{};
+    int storage = -1;
+    std::int64_t offset = 0;
+    auto operator<=>(const Memory&) const = default;
+  };
   struct PlayingLane {
-    PlayingLane(const StepConfig& config, const Coordinates& at, int rank, Schedule schedule)
-        : coordinates(at),
-          program(std::make_unique<RankProgram>(config, at, std::move(schedule))),
-          slots(program->schedule()) {
+    PlayingLane(const RankProgram& own, int rank)
+        : coordinates(own.coordinates()), program(&own), slots(own.schedule()) {
       result.rank = rank;
-      result.stage = at.index(Axis::pipeline);
+      result.stage = coordinates.index(Axis::pipeline);
     }
     Coordinates coordinates;
-    std::unique_ptr<RankProgram> program;
+    const RankProgram* program;
     SlotAssignment slots;
     std::map<const Pass*, std::vector<Item>> passes;
     std::vector<Call> calls;
@@ -213,10 +207,11 @@ class StepPlayer final : public ClockSource {
     double last = 0.0;             // end of the item before
     double begin = 0.0;            // of the action
     std::string waits_for;
+    double awaited_seconds = 0.0;    // that the call takes, if it has sides; otherwise more than any wait
     std::pair<int, int> waited_for;  // event and call that another program waits for at once
-    std::map<std::pair<std::uint64_t, std::int64_t>, std::pair<int, int>> in_flight;  // event, call by place
-    std::vector<std::pair<int, int>> deferred;     // events not yet posted, calls
-    std::map<std::string, std::int64_t> ordinals;  // of calls that several lanes share
+    std::map<Memory, std::pair<int, int>> in_flight;  // event, call by place
+    std::vector<std::pair<int, int>> deferred;        // events not yet posted, calls
+    std::map<std::string, std::int64_t> ordinals;     // of calls that several lanes share
     Lane result;
   };
 
@@ -238,8 +233,8 @@ class StepPlayer final : public ClockSource {
 
   /// Scales the times.
   static void scale(Lane& lane, double factor) {
-    for (double* number :
-         {&lane.busy, &lane.host, &lane.forward_work, &lane.longest_gather, &lane.reduced_seconds})
+    for (double* number : {&lane.busy, &lane.idle, &lane.host, &lane.forward_work, &lane.longest_gather,
+                           &lane.reduced_seconds})
       *number *= factor;
     for (auto* times : {&lane.waits, &lane.communication}) {
       for (auto& [axis, seconds] : *times) seconds *= factor;
@@ -421,21 +416,17 @@ class StepPlayer final : public ClockSource {
   }
 
   /// Identifies the memory of an operand on a slot.
-  std::pair<std::uint64_t, std::int64_t> memory_of(const PlayingLane& lane, const void* address,
-                                                   int slot) const {
+  static Memory memory_of(const PlayingLane& lane, const void* address, int slot) {
     const Place place = place_of(address);
-    const Storage& storage = lane.program->storages().at(place.storage);
+    const Storages& storages = lane.program->storages();
+    const Storage& storage = storages.at(place.storage);
     const int whole = storage.within >= 0 ? storage.within : place.storage;
-    if (lane.program->storages().at(whole).persists || storage.kind == StorageKind::bound)
-      return {static_cast<std::uint64_t>(whole), storage.begin + place.offset};
-    if (!lane.program->places().has(slot, place.storage))
-      return {(std::uint64_t{1} << 40U) + static_cast<std::uint64_t>(place.storage), place.offset};
-    const ArenaKey arena = arena_of(storage);
-    const std::uint64_t number = (std::uint64_t{1} << 32U) +
-                                 1000 * static_cast<std::uint64_t>(arena.category) +
-                                 (arena.window == AxisSet() ? 0 : 1);
-    return {number,
-            static_cast<std::int64_t>(lane.program->places().offset(slot, place.storage)) + place.offset};
+    if (storages.at(whole).persists || storage.kind == StorageKind::bound)
+      return {.storage = whole, .offset = storage.begin + place.offset};
+    const StoragePlan& places = lane.program->places();
+    if (!places.has(slot, place.storage)) return {.storage = place.storage, .offset = place.offset};
+    return {.arena = arena_of(storage),
+            .offset = static_cast<std::int64_t>(places.offset(slot, place.storage)) + place.offset};
   }
 
   int event_of(PlayingLane& lane, const Call& call) {
@@ -506,6 +497,12 @@ class StepPlayer final : public ClockSource {
            (exchange == DataExchange::after_stages && config_.parallel.pipeline > 1);
   }
 
+  static void set_awaited(PlayingLane& lane, int number) {
+    const Call& call = lane.calls[static_cast<std::size_t>(number)];
+    lane.waits_for = call.label;
+    lane.awaited_seconds = call.event.sides == 0 ? 1e30 : call.event.seconds;
+  }
+
   /// Makes an item the lane's current one; false if there is nothing to do.
   bool take(PlayingLane& lane, const Action& action, const Item& item) {
     lane.source = &item;
@@ -535,7 +532,7 @@ class StepPlayer final : public ClockSource {
     if (item.item.kind == ClockItem::Kind::wait) {
       if (item.call >= 0) {
         lane.current.event = lane.waited_for.first;
-        lane.waits_for = lane.calls[static_cast<std::size_t>(item.call)].label;
+        set_awaited(lane, item.call);
         return true;
       }
       const auto& await = std::get<Await>(item.entry->operation);
@@ -551,10 +548,16 @@ class StepPlayer final : public ClockSource {
         return true;
       }
       lane.current.event = event;
-      lane.waits_for = lane.calls[static_cast<std::size_t>(call)].label;
+      set_awaited(lane, call);
       lane.in_flight.erase(found);
     }
     return true;
+  }
+
+  /// Whether a group divides or sums what belongs to weights: it has ranks with other samples, and no others.
+  static bool is_of_data(const PlayingLane& lane, AxisSet group) {
+    const AxisSet used = group.common(lane.coordinates.used_axes());
+    return used != AxisSet() && used == used.common(sample_axes);
   }
 
   void count(PlayingLane& lane, const Call& call, ActionKind action) {
@@ -562,13 +565,14 @@ class StepPlayer final : public ClockSource {
     Lane& result = lane.result;
     (call.is_network ? result.network_bytes : result.node_bytes) += bytes;
     const CommOperation operation = call.listed.operation;
-    if (operation == CommOperation::all_gather && action == ActionKind::forward &&
+    const bool is_of_weights = is_of_data(lane, call.listed.group);
+    if (operation == CommOperation::all_gather && action == ActionKind::forward && is_of_weights &&
         call.event.seconds > result.longest_gather) {
       result.longest_gather = call.event.seconds;
       result.gathered_bytes = bytes;
     }
     const bool is_sum = operation == CommOperation::all_reduce || operation == CommOperation::reduce_scatter;
-    if (is_sum && call.label == "data") {
+    if (is_sum && is_of_weights) {
       result.reduced_bytes += bytes;
       result.reduced_seconds += call.event.seconds;
     }
@@ -605,6 +609,7 @@ class StepPlayer final : public ClockSource {
         operation.flops += flops_of(*lane.source->entry);
       } else if (item.kind == ClockItem::Kind::wait) {
         result.waits[lane.waits_for] += end - begin;
+        result.idle += std::max(0.0, end - begin - lane.awaited_seconds);
         event.kind = TraceKind::communication;
         event.name = "wait";
         event.by = labels_.insert(lane.waits_for).first->c_str();
@@ -635,7 +640,7 @@ class StepPlayer final : public ClockSource {
   MachineTimes times_;
   Traffic traffic_;
   int world_ = 1;
-  std::vector<Coordinates> places_;  // by rank
+  const std::vector<Coordinates>& places_;  // by rank
   std::vector<PlayingLane> lanes_;
   std::unique_ptr<LogicalClock> clock_;
   std::map<std::pair<int, AxisSet>, GroupPlace> group_places_;  // by rank
@@ -647,8 +652,23 @@ class StepPlayer final : public ClockSource {
 
 }  // namespace
 
-PlayedStep play_step(const StepConfig& config, const Machine& machine, const PlayOptions& options) {
-  return StepPlayer(config, machine, options).play();
+PlayableStep::PlayableStep(const StepConfig& config) : config_(config) {
+  const ParallelLayout& layout = config.parallel;
+  const auto world = static_cast<int>(layout.world_size());
+  for (int rank = 0; rank < world; ++rank) places_.push_back(layout.coordinates(rank));
+  std::vector<Schedule> schedules = layout.schedules(config.train.accumulation, config.model.tied);
+  for (std::size_t list = 0; list < schedules.size(); ++list) {
+    const auto place = std::ranges::find_if(
+        places_, [&](const Coordinates& at) { return static_cast<std::size_t>(layout.list_of(at)) == list; });
+    lists_.push_back({std::make_unique<RankProgram>(config, *place, std::move(schedules[list])),
+                      static_cast<int>(place - places_.begin())});
+  }
+}
+
+PlayableStep::~PlayableStep() = default;
+
+PlayedStep PlayableStep::play(const Machine& machine, const PlayOptions& options) const {
+  return StepPlayer(*this, machine, options).play();
 }
 
 }  // namespace mylos

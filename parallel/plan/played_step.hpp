@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "core/trace/trace.hpp"
 #include "parallel/collectives/simulated_link.hpp"
+#include "parallel/engine/rank_program.hpp"
 #include "parallel/engine/step_config.hpp"
 #include "parallel/health/traffic.hpp"
 #include "parallel/plan/machine.hpp"
@@ -44,6 +46,7 @@ struct PlayedStep {
     int rank = 0;
     int stage = 0;
     double busy = 0.0;                              ///< in operations
+    double idle = 0.0;                              ///< waiting for other ranks' sides of calls
     double host = 0.0;                              ///< waiting for the host to queue work
     std::map<std::string, double> waits{};          ///< by axis: waiting with nothing else to do
     std::map<std::string, double> communication{};  ///< by axis: time of its calls, overlapped or not
@@ -66,10 +69,39 @@ struct PlayedStep {
 
   /// The lane with the most work, of equal ones the first.
   const Lane& busiest() const;
-  /// The share of all lanes' time in which they wait for other stages.
+  /// The share of all lanes' time in which they wait for others, not for what communication takes.
   double bubble() const;
 };
 
-PlayedStep play_step(const StepConfig& config, const Machine& machine, const PlayOptions& options = {});
+/// The lists of the ranks that differ, which can be played again and again.
+class PlayableStep {
+ public:
+  /// `config` must outlive the object.
+  explicit PlayableStep(const StepConfig& config);
+  ~PlayableStep();
+  PlayableStep(const PlayableStep&) = delete;
+  PlayableStep& operator=(const PlayableStep&) = delete;
+
+  PlayedStep play(const Machine& machine, const PlayOptions& options = {}) const;
+
+  struct List {
+    std::unique_ptr<RankProgram> program;
+    int rank = 0;
+  };
+  const StepConfig& config() const { return config_; }
+  const std::vector<List>& lists() const { return lists_; }
+  /// Of all ranks.
+  const std::vector<Coordinates>& places() const { return places_; }
+
+ private:
+  const StepConfig& config_;
+  std::vector<Coordinates> places_;
+  std::vector<List> lists_;
+};
+
+inline PlayedStep play_step(const StepConfig& config, const Machine& machine,
+                            const PlayOptions& options = {}) {
+  return PlayableStep(config).play(machine, options);
+}
 
 }  // namespace mylos

@@ -59,20 +59,19 @@ class Passes final : public ClockSource {
  private:
   struct Lane {
     std::size_t action = 0;
-    std::size_t item = 0;            // of the action
-    std::vector<ClockItem> items{};  // of the action
-    int kept = 0;                    // activations
-    std::size_t first_replica = 0;   // of an asynchronous pipeline: the first stage with its chunk
-    int replicas = 0;                // of the first one: how many there are
-    std::size_t reduced = 0;         // reductions so far
-    std::vector<int> sums{};         // of the first one: events, by number of the reduction
+    ClockItem item{};               // of the action
+    int kept = 0;                   // activations
+    std::size_t first_replica = 0;  // of an asynchronous pipeline: the first stage with its chunk
+    int replicas = 0;               // of the first one: how many there are
+    std::size_t reduced = 0;        // reductions so far
+    std::vector<int> sums{};        // of the first one: events, by number of the reduction
   };
 
   std::size_t place(const Action& action) const {
     return static_cast<std::size_t>(action.chunk) * micro_batches_ +
            static_cast<std::size_t>(action.micro_batch);
   }
-  /// The results of passes: when the stage itself has them, and the stage of the next pass.
+  /// The results of passes, when the stage of the next pass has them.
   void add_events(const std::vector<std::size_t>& stage_of) {
     const std::size_t places = chunks_ * micro_batches_;
     const auto add_message = [&](std::size_t from, std::size_t to) {
@@ -82,9 +81,11 @@ class Passes final : public ClockSource {
           stays ? ClockEvent{}
                 : ClockEvent{.link = link, .seconds = message_.seconds, .latency = message_.alpha});
     };
+    clock_.reserve(2 * places + 1);
+    never_ = clock_.add({});
+    made_.resize(places);
+    made_gradients_.resize(places);
     for (std::size_t at = 0; at < places; ++at) {
-      made_.push_back(clock_.add({}));
-      made_gradients_.push_back(clock_.add({}));
       outputs_.push_back(add_message(at, at + micro_batches_));
       gradients_.push_back(add_message(at, at - micro_batches_));
     }
@@ -94,57 +95,58 @@ class Passes final : public ClockSource {
     return first.sums[number];
   }
 
-  void fill(Lane& lane, const Action& action) {
-    lane.items.clear();
-    lane.item = 0;
-    const auto wait = [&](int event) {
-      lane.items.push_back({.kind = ClockItem::Kind::wait, .event = event});
-    };
-    const auto post = [&](int event) {
-      lane.items.push_back({.kind = ClockItem::Kind::post, .event = event});
-    };
+  /// The event that an action waits for; -1: none.
+  int awaited(Lane& lane, const Action& action) {
     const auto chunk = static_cast<std::size_t>(action.chunk);
     const std::size_t own = place(action);
-    const bool has_replicas = !schedules_[lane.first_replica].rules.empty();
-    Lane& first = lanes_[lane.first_replica];
-    if (action.kind == ActionKind::forward && chunk > 0) wait(outputs_[own - micro_batches_]);
-    if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input) {
-      wait(made_[own]);
-      if (chunk + 1 < chunks_) wait(gradients_[own + micro_batches_]);
+    switch (action.kind) {
+      case ActionKind::forward:
+        return chunk > 0 ? outputs_[own - micro_batches_] : -1;
+      case ActionKind::backward:
+      case ActionKind::backward_input:
+        if (!made_[own]) return never_;
+        return chunk + 1 < chunks_ ? gradients_[own + micro_batches_] : -1;
+      case ActionKind::backward_weight:
+        return made_gradients_[own] ? -1 : never_;
+      case ActionKind::step:
+        return lane.reduced > 0 ? sum(lanes_[lane.first_replica], lane.reduced - 1) : -1;
+      default:
+        return -1;
     }
-    if (action.kind == ActionKind::backward_weight) wait(made_gradients_[own]);
-    if (action.kind == ActionKind::step && lane.reduced > 0) wait(sum(first, lane.reduced - 1));
-    lane.items.push_back({.seconds = times_[chunk].of(action.kind)});
-    if (action.kind == ActionKind::forward) {
-      post(made_[own]);
-      post(outputs_[own]);
-    } else if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input) {
-      post(made_gradients_[own]);
-      post(gradients_[own]);
-    } else if (action.kind == ActionKind::reduce && has_replicas) {
-      post(sum(first, lane.reduced++));
-    }
+  }
+  /// The event that it posts; -1: none.
+  int posted(Lane& lane, const Action& action) {
+    if (action.kind == ActionKind::forward) return outputs_[place(action)];
+    if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input)
+      return gradients_[place(action)];
+    const bool is_sum = action.kind == ActionKind::reduce && !schedules_[lane.first_replica].rules.empty();
+    return is_sum ? sum(lanes_[lane.first_replica], lane.reduced++) : -1;
   }
 
   const ClockItem* next(std::size_t stage) override {
     Lane& lane = lanes_[stage];
     const std::vector<Action>& actions = schedules_[stage].actions;
-    if (lane.items.empty() && lane.action < actions.size()) fill(lane, actions[lane.action]);
-    return lane.action < actions.size() ? &lane.items[lane.item] : nullptr;
+    if (lane.action == actions.size()) return nullptr;
+    const Action& action = actions[lane.action];
+    lane.item = {.seconds = times_[static_cast<std::size_t>(action.chunk)].of(action.kind)};
+    lane.item.awaits = awaited(lane, action);
+    lane.item.posts = posted(lane, action);
+    return &lane.item;
   }
   void done(std::size_t stage, const ClockItem& item, double begin, double end) override {
     Lane& lane = lanes_[stage];
-    if (item.kind == ClockItem::Kind::work) {
-      Simulation::Stage& result = result_.stages[stage];
-      const ActionKind kind = schedules_[stage].actions[lane.action].kind;
-      result.actions[lane.action] = {begin, end};
-      result.busy += item.seconds;
-      if (kind == ActionKind::forward) result.activations = std::max(result.activations, ++lane.kept);
-      if (kind == ActionKind::backward || kind == ActionKind::backward_weight) --lane.kept;
+    Simulation::Stage& result = result_.stages[stage];
+    const Action& action = schedules_[stage].actions[lane.action];
+    result.actions[lane.action++] = {begin, end};
+    result.busy += item.seconds;
+    const std::size_t own = place(action);
+    if (action.kind == ActionKind::forward) {
+      made_[own] = true;
+      result.activations = std::max(result.activations, ++lane.kept);
     }
-    if (++lane.item < lane.items.size()) return;
-    lane.items.clear();
-    ++lane.action;
+    if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input)
+      made_gradients_[own] = true;
+    if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_weight) --lane.kept;
   }
 
   std::span<const Schedule> schedules_;
@@ -153,8 +155,11 @@ class Passes final : public ClockSource {
   std::size_t chunks_ = 0;
   std::size_t micro_batches_ = 0;
   std::vector<PassTimes> times_;  // by chunk
-  // Events, by chunk and micro-batch: a pass's result is there, and where the next one needs it.
-  std::vector<int> made_, made_gradients_, outputs_, gradients_;
+  // By chunk and micro-batch: whether a pass has made its result, and the event of its arrival at the next
+  // one.
+  std::vector<bool> made_, made_gradients_;
+  std::vector<int> outputs_, gradients_;
+  int never_ = -1;           // an event that nothing posts
   std::vector<Lane> lanes_;  // by stage
   Simulation result_;
 };

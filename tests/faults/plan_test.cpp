@@ -73,6 +73,7 @@ TEST_F(Plan, KnowsTheNodesOfTheMachine) {
   const Outcome refused = plan({file, "--ranks=4", "--ranks-per-node=4"});
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.output, HasSubstr("--ranks-per-node=4: a node of machine of the test has 2"));
+  EXPECT_THAT(plan({file, "--ranks=3"}).output, HasSubstr("3 ranks do not fill nodes of 2"));
 }
 
 TEST_F(Plan, MarksALayoutThatDoesNotFit) {
@@ -99,6 +100,20 @@ TEST_F(Plan, GivesItsNumbersInOtherForms) {
   ASSERT_TRUE(summary);
   EXPECT_FALSE(summary->profile.operations.empty());
   EXPECT_THAT(read_text_file(traces / "trace-0.json"), HasSubstr("linear_forward"));
+}
+
+/// The stages of a run are those that it has cut, whatever the machine of the plan would cut.
+TEST_F(Plan, KeepsTheStagesOfARun) {
+  const Words words = {"--train.stop_step=4", "--model.layers=6", "--parallel.pipeline=2",
+                       "--parallel.schedule=1f1b", "--train.micro_batch=2"};
+  ASSERT_EQ(train("run", words).exit_code, 0);
+  const std::string slow = machine("attention_share = \"16 0.0001\"\n").string();
+  const Outcome outcome = run_mylos({"plan", run_path("run").string(), "--machine=" + slow}, {.ranks = 0});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, testing::ContainsRegex("memory_parameters +[0-9]+ +[0-9]+ +the same"));
+  const Outcome refused = run_mylos({"plan", run_path("run").string(), "--json"}, {.ranks = 0});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.output, HasSubstr("--json is for the plan of a deck"));
 }
 
 /// Memory and payload of a finished run are those of its plan, to the byte.
@@ -141,6 +156,7 @@ TEST_F(Plan, RefusesWhatItCannotUse) {
   expect(plan_arguments({"--json", "--csv"}), "--json and --csv: choose one");
   expect(plan_arguments({"--ranks=5"}), "global_batch");
   expect(plan_arguments({"--ranks=4", "--ranks-per-node=3"}), "--ranks-per-node=3 must divide --ranks=4");
+  expect(plan_arguments({"--trace="}), "--trace is empty");
   expect({"plan", scratch().string()}, "holds no run: it has no resolved.deck");
   ASSERT_EQ(train("run", {"--train.stop_step=2"}).exit_code, 0);
   fs::remove(run_path("run") / "metrics.h5");

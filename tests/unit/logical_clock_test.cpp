@@ -54,6 +54,18 @@ TEST(LogicalClock, EventsBeginWhenAllSidesArePosted) {
   EXPECT_FALSE(clock.is_stuck(0));
 }
 
+/// Work may await an event and post another: it begins after the wait.
+TEST(LogicalClock, WorkAwaitsAndPosts) {
+  LogicalClock clock(2, 0);
+  const int first = clock.add({});
+  const int second = clock.add({});
+  Lists lists({{{.seconds = 2, .posts = first}, {.seconds = 1, .awaits = second}},
+               {{.seconds = 5, .awaits = first, .posts = second}}});
+  clock.play(lists);
+  EXPECT_EQ(lists.ends[0], (Ends{2, 8}));
+  EXPECT_EQ(lists.ends[1], (Ends{7}));
+}
+
 TEST(LogicalClock, EventsOfALinkFollowOneAnother) {
   LogicalClock clock(2, 1);
   const int first = clock.add({.link = 0, .seconds = 10});

@@ -88,6 +88,8 @@ TEST(MachineFile, ReportsEveryError) {
       {"[operations]\nadamw fp32 100 = 4\n", "a curve needs two sizes or more"},
       {"[operations]\nadamw fp32 100 = 4\nadamw fp32 200 = 3\n",
        "m.machine:8: [operations] adamw fp32 200: takes less time than 100 bytes at m.machine:7"},
+      {"[products]\nlayernorm_forward bf16 1x2x3 = 4\n", "unknown operation layernorm_forward"},
+      {"[collectives]\nall_reduce node 4294967298 100 = 4\n", "write COLLECTIVE node|network RANKS BYTES"},
       {"[collectives]\nall_reduce node 1 100 = 4\n", "of 2 ranks or more"},
       {"[collectives]\nall_reduced node 2 100 = 4\nall_reduced node 2 200 = 4\n", "did you mean all_reduce?"},
       {"attention_share = \"64\"\n", "write head sizes and shares up to 1"},

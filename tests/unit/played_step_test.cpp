@@ -124,7 +124,10 @@ TEST(PlayedStep, CountsWhatThePlanCounts) {
   RunConfig config = config_of(2, 1);
   config.model.experts = {.count = 4, .width = 32, .capacity = 1.25};
   config.parallel.expert = 2;
-  EXPECT_EQ(play_step(config, simple_machine()).lanes[0].traffic, make_plans(config).front().traffic);
+  for (const char* exchange : {"ddp", "zero1", "zero2", "zero3"}) {
+    set_exchange(config, exchange, 2);
+    EXPECT_EQ(play_step(config, simple_machine()).lanes[0].traffic, make_plans(config).front().traffic);
+  }
 }
 
 /// One rank waits for nothing: a step takes what its operations take.

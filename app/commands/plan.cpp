@@ -73,7 +73,7 @@ int plan_deck(const CommandLine& line, const std::string& name) {
 }
 
 int run(const CommandLine& line) {
-  const std::string name = line.argument(0, "a deck or a run");
+  const std::string& name = line.argument(0, "a deck or a run");
   if (line.flag("json") && line.flag("csv")) fail(ExitCode::usage, "--json and --csv: choose one");
   CommandLine own = line;
   if (line.has("machine")) {

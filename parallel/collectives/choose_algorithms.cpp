@@ -224,8 +224,10 @@ AlgorithmChoice choose_algorithms(Communicator& world, const CollectiveCosts& co
     if (!costs.native.empty()) {
       Candidate& native = candidates.emplace_back(Candidate{Algorithm::native, {}});
       const CostCurve& curve = costs.native[static_cast<std::size_t>(operation)];
-      for (const std::int64_t low : payloads)
-        native.nanoseconds.push_back(std::llround(curve(low + low / 2)));
+      for (const std::int64_t low : payloads) {
+        const std::int64_t bytes = low + low / 2;
+        native.nanoseconds.push_back(std::llround(curve(static_cast<double>(bytes))));
+      }
     }
     for (const Algorithm algorithm : all_algorithms) {
       if (algorithm == Algorithm::native) continue;

@@ -358,7 +358,7 @@ TEST_P(ExpertReference, HasLossesAndGradientsOfTheLoop) {
     }
     ++compared;
   }
-  EXPECT_EQ(compared, 11);
+  EXPECT_EQ(compared, 12);
 }
 
 }  // namespace

@@ -4,10 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cmath>
 #include <deque>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "core/base/expand_path.hpp"
@@ -381,10 +379,6 @@ class MachineReader {
 };
 
 }  // namespace
-
-std::span<const ParamSpec> machine_params() {
-  return specs;
-}
 
 Machine parse_machine(std::string_view text, const std::string& file_name) {
   DeckErrors errors;

@@ -3,17 +3,12 @@
 // parallel.stages = auto read them (docs/planner.md).
 #pragma once
 
-#include <span>
 #include <string>
 #include <string_view>
 
-#include "core/param_spec.hpp"
 #include "parallel/plan/machine.hpp"
 
 namespace mylos {
-
-/// The keys of a machine file except the rows of its tables.
-std::span<const ParamSpec> machine_params();
 
 /// Parses a machine file. Throws ExitCode::usage with all problems, each with its line.
 Machine parse_machine(std::string_view text, const std::string& file_name);

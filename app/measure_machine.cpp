@@ -6,10 +6,10 @@
 #include <map>
 #include <optional>
 #include <system_error>
-#include <tuple>
+#include <type_traits>
 
 #include "app/machine_file.hpp"
-#include "app/plan_report.hpp"
+#include "app/random_tokens.hpp"
 #include "app/run_directory.hpp"
 #include "core/base/clock.hpp"
 #include "core/base/statistics.hpp"
@@ -18,7 +18,6 @@
 #include "io/io_thread.hpp"
 #include "io/metrics/metrics.hpp"
 #include "io/report/chrome_trace.hpp"
-#include "parallel/collectives/collective_schedule.hpp"
 #include "parallel/engine/list_check.hpp"
 #include "parallel/engine/training_step.hpp"
 
@@ -39,13 +38,8 @@ struct EntryKey {
   auto operator<=>(const EntryKey&) const = default;
 };
 
-std::string_view operation_of(const Entry& entry) {
-  return std::visit([]<class Op>(const Op&) { return Op::name; }, entry.operation);
-}
-
 EntryKey key_of(const Entry& entry, const Storages& storages) {
-  EntryKey key{
-      .name = std::string(operation_of(entry)), .dtype = dtype_of(entry), .product = {}, .attention = {}};
+  EntryKey key{.name = std::string(name_of(entry)), .dtype = dtype_of(entry), .product = {}, .attention = {}};
   if (const auto product = product_of(entry)) {
     key.product = *product;
     if (has_gathered_weights(entry, storages)) key.name += gathered_suffix;
@@ -79,23 +73,6 @@ bool is_composed(const Entry& entry) {
       entry.operation);
 }
 
-/// Random tokens, the same on every machine.
-class RandomTokens final : public StepDriver {
- public:
-  explicit RandomTokens(std::int64_t vocab) : vocab_(vocab) {}
-  void read_samples(std::int64_t step, std::int64_t first, std::span<std::int32_t> tokens) override {
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
-      const PhiloxBlock noise = philox(key_, static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(first),
-                                       static_cast<std::uint32_t>(step), 0);
-      tokens[i] = static_cast<std::int32_t>(noise.x[0] % static_cast<std::uint64_t>(vocab_));
-    }
-  }
-
- private:
-  PhiloxKey key_ = stream_key(1, "measured tokens");
-  std::int64_t vocab_;
-};
-
 /// Notes `name` if the medians of the two halves of `samples` differ.
 void compare_halves(const std::vector<double>& samples, const std::string& name,
                     std::vector<std::string>& differing) {
@@ -124,7 +101,7 @@ double take_step(const Trace& trace, const Storages& storages, double waiting,
     covered += own;
     if (event.kind != TraceKind::operation || event.entry == nullptr) continue;
     const auto& entry = *static_cast<const Entry*>(event.entry);
-    if (event.name != operation_of(entry) && !is_composed(entry)) continue;
+    if (event.name != name_of(entry) && !is_composed(entry)) continue;
     seconds[&entry] += own;
     ++operations;
   }
@@ -147,7 +124,7 @@ void measure_operations(Session& session, const RunConfig& config, int traced_st
   check_lists(session.compute(), grid, program);
   TrainingStep training(session.compute(), session.ledger(), grid, program, session.trace());
   training.initialise();
-  RandomTokens driver(config.model.vocab);
+  RandomTokens driver(config.model.vocab, config.train.seq_len);
   std::map<EntryKey, std::vector<double>> samples;
   std::vector<double> steps;
   constexpr int warm_up = 2;
@@ -307,32 +284,30 @@ void measure_communication(Session& session, std::int64_t ranks_per_node, std::i
 
 namespace {
 
-/// Combines the times of the same table row of several ranks.
+/// Replaces a table by that of all ranks: each row has the median of those that have it.
 template <class Table>
-void combine(std::vector<Machine>& ranks, Table Machine::*table, Machine& all) {
-  for (auto& [key, rows] : all.*table) {
-    if constexpr (requires { rows.points(); }) {
-      CostCurve merged;
-      for (const auto& [size, seconds] : rows.points()) {
-        std::vector<double> samples;
-        for (const Machine& rank : ranks) {
-          const auto found = (rank.*table).find(key);
-          if (found == (rank.*table).end()) continue;
-          const auto point = found->second.points().find(size);
-          if (point != found->second.points().end()) samples.push_back(point->second);
-        }
-        merged.add(size, samples.empty() ? seconds : median(samples));
-      }
-      rows = merged;
+void take_medians(const std::vector<Machine>& ranks, Table Machine::*table, Machine& all) {
+  const auto rows_of = [](const auto& own) -> const auto& {
+    if constexpr (requires { own.points(); }) {
+      return own.points();
     } else {
-      for (auto& [shape, seconds] : rows) {
-        std::vector<double> samples;
-        for (const Machine& rank : ranks) {
-          const auto found = (rank.*table).find(key);
-          if (found != (rank.*table).end() && found->second.contains(shape))
-            samples.push_back(found->second.at(shape));
-        }
-        if (!samples.empty()) seconds = median(samples);
+      return own;
+    }
+  };
+  using Rows = std::remove_cvref_t<decltype(rows_of((all.*table).begin()->second))>;
+  std::map<typename Table::key_type, std::map<typename Rows::key_type, std::vector<double>>> samples;
+  for (const Machine& rank : ranks) {
+    for (const auto& [key, own] : rank.*table) {
+      for (const auto& [row, seconds] : rows_of(own)) samples[key][row].push_back(seconds);
+    }
+  }
+  for (const auto& [key, rows] : samples) {
+    auto& merged = (all.*table)[key] = {};
+    for (const auto& [row, seconds] : rows) {
+      if constexpr (requires { merged.points(); }) {
+        merged.add(row, median(seconds));
+      } else {
+        merged[row] = median(seconds);
       }
     }
   }
@@ -343,24 +318,14 @@ void combine(std::vector<Machine>& ranks, Table Machine::*table, Machine& all) {
 void take_medians_of_ranks(Session& session, MachineMeasurement& measured) {
   Machine& machine = measured.machine;
   make_curves_rise(machine);
-  const std::string head = fmt::format("[machine]\nname = rank\n[device]\nbandwidth = 1\npeak_fp32 = 1\n");
-  const std::vector<std::string> texts = session.gather(head + machine_tables_text(machine));
+  const std::string head = "[machine]\nname = rank\n[device]\nbandwidth = 1\npeak_fp32 = 1\n";
   std::vector<Machine> ranks;
-  for (const std::string& text : texts) ranks.push_back(parse_machine(text, "a rank's times"));
-  if (ranks.empty()) return;
-  for (const Machine& rank : ranks) {
-    for (const auto& [key, rows] : rank.products) machine.products[key].insert(rows.begin(), rows.end());
-    for (const auto& [key, rows] : rank.attention) machine.attention[key].insert(rows.begin(), rows.end());
-    for (const auto& [key, curve] : rank.operations) {
-      for (const auto& [size, seconds] : curve.points()) {
-        if (!machine.operations[key].points().contains(size)) machine.operations[key].add(size, seconds);
-      }
-    }
-  }
-  combine(ranks, &Machine::products, machine);
-  combine(ranks, &Machine::attention, machine);
-  combine(ranks, &Machine::operations, machine);
-  combine(ranks, &Machine::collectives, machine);
+  for (const std::string& text : session.gather(head + machine_tables_text(machine)))
+    ranks.push_back(parse_machine(text, "a rank's times"));
+  take_medians(ranks, &Machine::products, machine);
+  take_medians(ranks, &Machine::attention, machine);
+  take_medians(ranks, &Machine::operations, machine);
+  take_medians(ranks, &Machine::collectives, machine);
   make_curves_rise(machine);
 }
 
@@ -400,8 +365,8 @@ void take_operations_from_run(const std::string& folder, const std::string& plug
   }
   const auto label_of = [](const Entry& entry) {
     const auto product = product_of(entry);
-    return product ? fmt::format("{} {}x{}", operation_of(entry), product->in, product->out)
-                   : std::string(operation_of(entry));
+    return product ? fmt::format("{} {}x{}", name_of(entry), product->in, product->out)
+                   : std::string(name_of(entry));
   };
   const auto work_of = [](const Entry& entry) {
     return product_of(entry) || attention_of(entry) ? flops_of(entry) : moved_bytes(entry);

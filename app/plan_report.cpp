@@ -5,8 +5,6 @@
 #include <cmath>
 
 #include "app/plan_text.hpp"
-#include "core/base/join.hpp"
-#include "core/trace/traced_backend.hpp"
 #include "io/file_util.hpp"
 #include "io/report/chrome_trace.hpp"
 
@@ -213,14 +211,12 @@ std::string PlanReport::hiding_text() const {
   if (hiding.gather_tokens > 0.0)
     text += fmt::format(
         "hidden if    a rank's micro-batch has {:.0f} tokens or more ({} here): a gather of weights takes as "
-        "long as "
-        "their forward pass, at {:.1f} GB/s and {:.3g} TFLOP/s\n",
+        "long as their forward pass, at {:.1f} GB/s and {:.3g} TFLOP/s\n",
         hiding.gather_tokens, tokens, hiding.gather_speed / giga, hiding.rate / 1e12);
   if (hiding.sum_tokens > 0.0)
     text += fmt::format(
         "hidden if    a rank's {} has {:.0f} tokens or more ({} here): the sum of gradients takes as long as "
-        "the "
-        "backward pass, at {:.1f} GB/s and {:.3g} TFLOP/s\n",
+        "the backward pass, at {:.1f} GB/s and {:.3g} TFLOP/s\n",
         config_.train.accumulation > 1 ? "last micro-batch" : "micro-batch", hiding.sum_tokens, tokens,
         hiding.sum_speed / giga, hiding.rate / 1e12);
   return text;

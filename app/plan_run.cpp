@@ -41,10 +41,6 @@ class MeasuredSteps {
     const auto found = medians_.find(column);
     return found == medians_.end() ? std::nullopt : std::optional(found->second);
   }
-  bool has_prefix(const std::string& prefix) const {
-    return std::ranges::any_of(medians_,
-                               [&](const auto& column) { return column.first.starts_with(prefix); });
-  }
 
  private:
   std::size_t first_ = 0;

@@ -7,7 +7,7 @@
 
 #include <mpi.h>
 
-#include "core/base/rng.hpp"
+#include "app/random_tokens.hpp"
 #include "core/base/statistics.hpp"
 #include "parallel/engine/list_check.hpp"
 
@@ -15,28 +15,14 @@ namespace mylos {
 
 namespace {
 
-/// Provides random tokens, which differ from step to step, and counts the traffic of a step until its
-/// gradients are reduced.
-class RandomTokens final : public StepDriver {
+/// Provides random tokens and counts the traffic of a step until its gradients are reduced.
+class CountedTokens final : public RandomTokens {
  public:
-  RandomTokens(const RunConfig& config, const TrafficCounter& traffic)
-      : vocab_(static_cast<std::uint32_t>(config.model.vocab)),
-        row_(config.train.seq_len + 1),
-        traffic_(traffic) {}
+  CountedTokens(const RunConfig& config, const TrafficCounter& traffic)
+      : RandomTokens(config.model.vocab, config.train.seq_len), traffic_(traffic) {}
 
-  /// Call before step `step`.
-  void begin(std::int64_t step) {
-    step_ = step;
-    before_ = traffic_.table();
-  }
-  void read_samples(std::int64_t /*step*/, std::int64_t first, std::span<std::int32_t> tokens) override {
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
-      const auto sample = static_cast<std::uint32_t>(first + static_cast<std::int64_t>(i) / row_);
-      const auto position = static_cast<std::uint32_t>(static_cast<std::int64_t>(i) % row_);
-      const PhiloxBlock noise = philox(key_, position, sample, static_cast<std::uint32_t>(step_), 0);
-      tokens[i] = static_cast<std::int32_t>(noise.x[0] % vocab_);
-    }
-  }
+  /// Call before a step.
+  void begin() { before_ = traffic_.table(); }
   void after(const Action& action, std::int64_t /*step*/) override {
     if (action.kind == ActionKind::reduce) after_ = traffic_.table();
   }
@@ -45,11 +31,7 @@ class RandomTokens final : public StepDriver {
   std::vector<TrafficRow> reduce_traffic() const { return subtract(after_, before_); }
 
  private:
-  PhiloxKey key_ = stream_key(1, "benchmark tokens");
-  std::uint32_t vocab_;
-  std::int64_t row_;
   const TrafficCounter& traffic_;
-  std::int64_t step_ = 0;
   std::vector<TrafficRow> before_, after_;
 };
 
@@ -79,7 +61,7 @@ void visit(Session& session, const RunConfig& config, const Repetitions& repetit
   check_lists(session.compute(), session.grid(), program);
   TrainingStep training(session.compute(), session.ledger(), session.grid(), program, session.trace());
   training.initialise();
-  RandomTokens driver(config, session.traffic());
+  CountedTokens driver(config, session.traffic());
   const int first_traced = repetitions.warm_up + repetitions.steps + 1;
   int num_read = 0;
   const auto read_results = [&] {
@@ -96,7 +78,7 @@ void visit(Session& session, const RunConfig& config, const Repetitions& repetit
   };
   for (int step = 1; step < first_traced + repetitions.traced; ++step) {
     const bool is_traced = step >= first_traced;
-    driver.begin(step);
+    driver.begin();
     if (is_traced) session.trace().start();
     training.run(step, step, driver);
     session.trace().stop();

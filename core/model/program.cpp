@@ -187,6 +187,10 @@ std::optional<Entry> await_of(const Entry& entry) {
                .where = entry.where};
 }
 
+std::string_view name_of(const Entry& entry) {
+  return std::visit([]<class Op>(const Op&) { return Op::name; }, entry.operation);
+}
+
 double flops_of(const Entry& entry) {
   return std::visit([](const auto& op) { return op.flops(); }, entry.operation);
 }

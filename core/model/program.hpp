@@ -214,6 +214,9 @@ std::optional<GroupedCall> call_of(const Entry& entry);
 /// Returns the Await of a call, or nothing for an entry that starts none.
 std::optional<Entry> await_of(const Entry& entry);
 
+/// The name of an entry's operation or call.
+std::string_view name_of(const Entry& entry);
+
 /// Return the floating-point operations of an entry, and the bytes that it moves if it accesses all of each
 /// operand once, or twice if it updates the operand; an Await moves none.
 double flops_of(const Entry& entry);

@@ -4,9 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cmath>
-#include <deque>
 #include <functional>
-#include <map>
 #include <numeric>
 #include <utility>
 
@@ -14,6 +12,7 @@
 #include "core/communication/host_reduction.hpp"
 #include "parallel/collectives/algorithm_communicator.hpp"
 #include "parallel/collectives/schedule_builder.hpp"
+#include "parallel/collectives/schedule_cost.hpp"
 
 namespace mylos {
 
@@ -132,48 +131,6 @@ CollectiveCosts measure(Communicator& world) {
   return costs;
 }
 
-/// Nanoseconds until the last rank has finished its rounds. A receiver waits for the sender and then for the
-/// transfer; a sender takes as long as the transfer, but does not wait for the receiver.
-double simulate(const CollectiveCosts& costs, const CollectiveCall& call, Algorithm algorithm) {
-  struct Rank {
-    CollectiveSchedule schedule;
-    std::size_t round = 0;
-    bool has_sent = false;
-    double time = 0.0;
-  };
-  const auto bytes = [](const BufferRange& range) { return range.count * std::int64_t{sizeof(float)}; };
-  std::map<std::pair<int, int>, std::deque<double>> sent;  // times of posting, by sender and receiver
-  /// Returns whether the rank completed its round.
-  const auto advance = [&](Rank& rank, int self) {
-    const CollectiveRound& round = rank.schedule.rounds[rank.round];
-    if (round.send && !rank.has_sent) sent[{self, round.send->peer}].push_back(rank.time);
-    rank.has_sent = true;
-    double end = rank.time;
-    if (round.receive) {
-      std::deque<double>& messages = sent[{round.receive->peer, self}];
-      if (messages.empty()) return false;
-      end = std::max(end, messages.front()) + costs.message(bytes(round.receive->range));
-      messages.pop_front();
-    }
-    if (round.send) end = std::max(end, rank.time + costs.message(bytes(round.send->range)));
-    for (const LocalStep& step : round.local) end += costs.local(bytes(step.to));
-    rank.time = end;
-    rank.has_sent = false;
-    ++rank.round;
-    return true;
-  };
-  std::vector<Rank> ranks;
-  for (int r = 0; r < call.size; ++r) ranks.push_back({make_schedule(call, algorithm, r)});
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (int r = 0; r < call.size; ++r) {
-      Rank& rank = ranks[static_cast<std::size_t>(r)];
-      while (rank.round < rank.schedule.rounds.size() && advance(rank, r)) moved = true;
-    }
-  }
-  return std::ranges::max(ranks, {}, &Rank::time).time;
-}
-
 struct Candidate {
   Algorithm algorithm;
   std::vector<std::int64_t> nanoseconds;  // by payload
@@ -236,7 +193,9 @@ AlgorithmChoice choose_algorithms(Communicator& world, const CollectiveCosts& co
       for (std::size_t i = 0; i < payloads.size(); ++i) {
         if (turn++ % world.size() != world.rank()) continue;
         const CollectiveCall call = call_of(operation, world.size(), payloads[i] + payloads[i] / 2);
-        nanoseconds[i] = std::llround(simulate(costs, call, algorithm));
+        nanoseconds[i] = std::llround(time_of(
+            call, algorithm, sizeof(float), [&](double bytes) { return costs.message(bytes); },
+            [&](double bytes) { return costs.local(bytes); }));
       }
       take_maximum(world, nanoseconds);
       candidates.push_back({algorithm, std::move(nanoseconds)});

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ScheduleCost: what the rounds of a collective cost a rank.
+// What the rounds of a collective cost: a rank's messages and bytes, and the time of all ranks.
 #pragma once
+
+#include <functional>
 
 #include "parallel/collectives/collective_schedule.hpp"
 
@@ -31,5 +33,11 @@ inline ScheduleCost cost_of(const CollectiveSchedule& schedule, DType dtype) {
   }
   return cost;
 }
+
+/// The time until the last rank has finished its rounds, in the unit of `message` and `local`, which give
+/// that of a message and of a local step by their bytes. A receiver waits for the sender and then for the
+/// transfer; a sender takes as long as the transfer, but does not wait for the receiver.
+double time_of(const CollectiveCall& call, Algorithm algorithm, std::size_t element_bytes,
+               const std::function<double(double)>& message, const std::function<double(double)>& local);
 
 }  // namespace mylos

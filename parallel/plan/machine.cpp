@@ -185,7 +185,7 @@ double MachineTimes::of_attention(const Entry& entry, const AttentionShape& shap
 
 double MachineTimes::of_operation(const Entry& entry, bool is_gathered) {
   if (communicates(entry)) return 0.0;
-  std::string name = std::visit([]<class Op>(const Op&) { return std::string(Op::name); }, entry.operation);
+  const std::string name(name_of(entry));
   const DType dtype = dtype_of(entry);
   if (const auto product = product_of(entry)) {
     if (product->rows == 0) return 0.0;

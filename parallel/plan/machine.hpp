@@ -66,7 +66,7 @@ enum class DataExchange : std::uint8_t {
 
 /// What another program does between the products and around the collectives. mylos' own entries need none.
 struct Software {
-  std::string program;
+  std::string program{};
   bool attention_is_whole = false;  ///< scores (T, T) are kept and normalised in memory
   double attention_speed = 1.0;     ///< relative to the machine's flash attention
   bool attention_is_recomputed = false;

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <numeric>
-#include <tuple>
 #include <utility>
 
 #include <fmt/core.h>
@@ -60,7 +58,7 @@ class Traffic {
     double loss = 0.0;
     const auto add = [&](const Program& own, bool is_backward) {
       for (const Entry& entry : own.entries) {
-        const std::string_view name = name_of_operation(entry);
+        const std::string_view name = name_of(entry);
         if (kernel_kind(name) == KernelKind::loss) loss += moved_bytes(entry);
         if (!is_scaled(entry, 1)) continue;
         if (!is_backward) forwards_.insert(std::string(name));
@@ -86,19 +84,16 @@ class Traffic {
 
   /// How much more an entry of the `layers` blocks moves.
   double factor(const Entry& entry, std::int64_t layers) const {
-    const std::string_view name = name_of_operation(entry);
+    const std::string_view name = name_of(entry);
     if (kernel_kind(name) == KernelKind::loss) return loss_;
     if (!is_scaled(entry, layers)) return 1.0;
     return forwards_.contains(std::string(name)) ? forward_ : backward_;
   }
 
  private:
-  static std::string_view name_of_operation(const Entry& entry) {
-    return std::visit([]<class Op>(const Op&) { return Op::name; }, entry.operation);
-  }
   static bool is_scaled(const Entry& entry, std::int64_t layers) {
     return entry.block >= 1 && entry.block <= layers && !communicates(entry) && !product_of(entry) &&
-           !attention_of(entry) && kernel_kind(name_of_operation(entry)) != KernelKind::optimizer;
+           !attention_of(entry) && kernel_kind(name_of(entry)) != KernelKind::optimizer;
   }
 
   double forward_ = 1.0;
@@ -207,10 +202,10 @@ class StepPlayer final : public ClockSource {
     double last = 0.0;             // end of the item before
     double begin = 0.0;            // of the action
     std::string waits_for;
-    double awaited_seconds = 0.0;    // that the call takes, if it has sides; otherwise more than any wait
-    std::pair<int, int> waited_for;  // event and call that another program waits for at once
+    double awaited_seconds = 0.0;  // that the call takes, if it has sides; otherwise more than any wait
+    int waited_for = -1;           // event that another program waits for at once
     std::map<Memory, std::pair<int, int>> in_flight;  // event, call by place
-    std::vector<std::pair<int, int>> deferred;        // events not yet posted, calls
+    std::vector<int> deferred;                        // events not yet posted, the first one last
     std::map<std::string, std::int64_t> ordinals;     // of calls that several lanes share
     Lane result;
   };
@@ -243,7 +238,7 @@ class StepPlayer final : public ClockSource {
     for (auto& [name, operation] : lane.operations) operation.seconds *= factor;
   }
 
-  bool is_in_group(const Coordinates& a, const Coordinates& b, AxisSet group) const {
+  static bool is_in_group(const Coordinates& a, const Coordinates& b, AxisSet group) {
     const bool is_embedding = group.contains(Axis::embedding);
     if (is_embedding && (a.extent(Axis::embedding) == 1 || b.extent(Axis::embedding) == 1)) return false;
     for (int i = 0; i < num_axes; ++i) {
@@ -273,31 +268,22 @@ class StepPlayer final : public ClockSource {
     return place;
   }
 
-  double seconds_of(const PlayingLane& lane, const ListedCall& call, const GroupPlace& place,
-                    const std::string& label) {
+  double seconds_of(const ListedCall& call, const GroupPlace& place, const std::string& label) {
     const auto bytes = static_cast<double>(call.payload_bytes);
     double seconds = 0.0;
     const bool is_scheduled =
         std::ranges::find(scheduled_operations, call.operation) != scheduled_operations.end();
-    const std::string& names = options_.algorithm == "auto" ? native_ : options_.algorithm;
+    const std::string names = options_.algorithm == "auto" ? "native" : options_.algorithm;
     const Algorithm algorithm = is_scheduled
                                     ? AlgorithmChoice::parse(names).of(call.operation, call.payload_bytes)
                                     : Algorithm::native;
     if (algorithm == Algorithm::native) {
       seconds = times_.of_call(call.operation, bytes, place);
     } else {
-      const CollectiveSchedule schedule = make_schedule({call.operation, place.ranks, call.count}, algorithm,
-                                                        lane.coordinates.index(call.group));
-      const double element = static_cast<double>(size_of(call.dtype));
-      for (const CollectiveRound& round : schedule.rounds) {
-        const std::int64_t sent = round.send ? round.send->range.count : 0;
-        const std::int64_t received = round.receive ? round.receive->range.count : 0;
-        seconds += message_seconds(element * static_cast<double>(std::max(sent, received)), place.nodes > 1,
-                                   place.sharing);
-        for (const LocalStep& local : round.local)
-          seconds +=
-              times_.of_bytes(KernelKind::elementwise, 3.0 * element * static_cast<double>(local.to.count));
-      }
+      seconds = time_of(
+          {call.operation, place.ranks, call.count}, algorithm, size_of(call.dtype),
+          [&](double sent) { return message_seconds(sent, place.nodes > 1, place.sharing); },
+          [&](double combined) { return times_.of_bytes(KernelKind::elementwise, 3.0 * combined); });
     }
     if (machine_.software && label == "tensor") seconds *= 1.0 - machine_.software->tensor_hidden;
     return seconds;
@@ -336,7 +322,7 @@ class StepPlayer final : public ClockSource {
       }
       const GroupPlace place = place_of_group(lane, listed.group);
       call.is_network = place.nodes > 1;
-      const double seconds = seconds_of(lane, listed, place, call.label);
+      const double seconds = seconds_of(listed, place, call.label);
       if (call.members.size() == 1) {
         call.event = {.sides = 0, .link = place.nodes > 1 ? 1 : 0, .seconds = seconds};
       } else {
@@ -456,7 +442,7 @@ class StepPlayer final : public ClockSource {
         lane.slot = is_of_micro_batch(action.kind) ? lane.slots.of(occurrence) : 0;
       }
       if (action.kind == ActionKind::reduce && !lane.deferred.empty()) {
-        const auto [event, call] = lane.deferred.back();
+        const int event = lane.deferred.back();
         lane.deferred.pop_back();
         lane.source = nullptr;
         lane.current = {.kind = ClockItem::Kind::post, .event = event};
@@ -513,7 +499,7 @@ class StepPlayer final : public ClockSource {
       const int event = event_of(lane, call);
       const void* output = call_of(*item.entry)->call.output.data;
       if (is_waited_for_at_once(call)) {
-        lane.waited_for = {event, item.call};
+        lane.waited_for = event;
       } else {
         const auto [place, is_new] =
             lane.in_flight.try_emplace(memory_of(lane, output, slot), event, item.call);
@@ -526,12 +512,12 @@ class StepPlayer final : public ClockSource {
       }
       const bool is_deferred =
           is_exchanged_late() && is_backward(action.kind) && call.label.find("data") != std::string::npos;
-      if (is_deferred) lane.deferred.insert(lane.deferred.begin(), {event, item.call});
+      if (is_deferred) lane.deferred.insert(lane.deferred.begin(), event);
       return !is_deferred;
     }
     if (item.item.kind == ClockItem::Kind::wait) {
       if (item.call >= 0) {
-        lane.current.event = lane.waited_for.first;
+        lane.current.event = lane.waited_for;
         set_awaited(lane, item.call);
         return true;
       }
@@ -540,7 +526,7 @@ class StepPlayer final : public ClockSource {
       if (found == lane.in_flight.end()) return false;
       const auto [event, call] = found->second;
       // What was to wait for the reduction, but is needed here, begins here.
-      const auto late = std::ranges::find(lane.deferred, event, &std::pair<int, int>::first);
+      const auto late = std::ranges::find(lane.deferred, event);
       if (late != lane.deferred.end()) {
         lane.deferred.erase(late);
         lane.source = nullptr;
@@ -600,7 +586,7 @@ class StepPlayer final : public ClockSource {
       } else if (item.kind == ClockItem::Kind::work) {
         result.busy += end - begin;
         if (action.kind == ActionKind::forward) result.forward_work += end - begin;
-        std::visit([&]<class Op>(const Op&) { event.name = Op::name; }, lane.source->entry->operation);
+        event.name = name_of(*lane.source->entry);
         if (const auto product = product_of(*lane.source->entry)) event.shape = {product->in, product->out};
         event.by = "plan";
         PlayedStep::Operation& operation = result.operations[std::string(event.name)];
@@ -636,7 +622,6 @@ class StepPlayer final : public ClockSource {
   const StepConfig& config_;
   const Machine& machine_;
   const PlayOptions& options_;
-  const std::string native_ = "native";
   MachineTimes times_;
   Traffic traffic_;
   int world_ = 1;
@@ -664,8 +649,6 @@ PlayableStep::PlayableStep(const StepConfig& config) : config_(config) {
                       static_cast<int>(place - places_.begin())});
   }
 }
-
-PlayableStep::~PlayableStep() = default;
 
 PlayedStep PlayableStep::play(const Machine& machine, const PlayOptions& options) const {
   return StepPlayer(*this, machine, options).play();

@@ -78,7 +78,6 @@ class PlayableStep {
  public:
   /// `config` must outlive the object.
   explicit PlayableStep(const StepConfig& config);
-  ~PlayableStep();
   PlayableStep(const PlayableStep&) = delete;
   PlayableStep& operator=(const PlayableStep&) = delete;
 

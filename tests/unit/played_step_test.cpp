@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -160,6 +161,109 @@ TEST(PlayedStep, CommunicationIsHiddenOrWaitedFor) {
   EXPECT_NEAR(nodes.lanes[0].communication.at("data"), 10.0 * lane.communication.at("data"), 1e-6);
   EXPECT_GT(nodes.lanes[0].network_bytes, 0.0);
   EXPECT_EQ(nodes.lanes[0].node_bytes, 0.0);
+}
+
+/// Groups of ranks that lie on the same nodes use equal parts of the network.
+TEST(PlayedStep, GroupsOfANodeShareItsNetwork) {
+  const auto communication = [](std::int64_t data, std::int64_t tensor, std::int64_t ranks_per_node) {
+    RunConfig config = config_of(data, 1);
+    config.parallel.tensor = tensor;
+    return play_step(config, simple_machine(), {.ranks_per_node = ranks_per_node})
+        .lanes[0]
+        .communication.at("data");
+  };
+  // Of 2 ranks on 2 nodes, and of 4 with tensor pairs within the nodes: half of the gradients at half the
+  // rate.
+  const double alone = communication(2, 1, 1);
+  const double shared = communication(2, 2, 2);
+  EXPECT_GT(shared, 0.9 * alone);
+  EXPECT_LT(shared, 1.3 * alone);
+  EXPECT_LT(communication(2, 2, 4), 0.2 * shared);
+}
+
+/// An algorithm takes what its rounds take on the slowest rank; a simulated link replaces the machine's.
+TEST(PlayedStep, CollectivesTakeTheTimeOfTheirAlgorithm) {
+  RunConfig config = config_of(4, 1);
+  Machine machine = simple_machine();
+  machine.node_latency = 1e-3;
+  machine.bandwidth = 1e30;  // of local steps
+  const auto seconds_of = [&](const char* algorithm, std::optional<LinkModel> link) {
+    const PlayedStep played = play_step(config, machine, {.algorithm = algorithm, .link = link});
+    const PlayedStep::Lane& lane = played.lanes[0];
+    double calls = 0.0;
+    for (const TrafficRow& row : lane.traffic) calls += static_cast<double>(row.calls);
+    return lane.communication.at("data") / calls;
+  };
+  const double bytes = play_step(config, machine).lanes[0].node_bytes /
+                       static_cast<double>(play_step(config, machine).lanes[0].traffic[0].calls);
+  // 2 (P - 1) messages of a P-th, and a tree's messages up and down, all of whose ranks wait.
+  EXPECT_NEAR(seconds_of("ring", {}), 6 * 1e-3 + 6.0 / 4.0 * bytes / 1e9, 1e-5);
+  EXPECT_NEAR(seconds_of("tree", {}), 4 * 1e-3 + 4.0 * bytes / 1e9, 1e-5);
+  EXPECT_NEAR(seconds_of("ring", LinkModel{.latency = 2e-3, .gigabits_per_second = 80.0}),
+              6 * 2e-3 + 6.0 / 4.0 * bytes / 1e10, 1e-5);
+}
+
+/// What another program does differently, key by key.
+TEST(PlayedStep, DescribesOtherPrograms) {
+  RunConfig config = config_of(2, 2);
+  config.parallel.tensor = 2;
+  config.train.recompute = Recompute::block;
+  config.train.dtype = DType::bf16;
+  set_ddp(config, "bucketed", 0.01);
+  const auto play = [&](const Software& software) {
+    Machine machine = simple_machine();
+    machine.software = software;
+    return play_step(config, machine);
+  };
+  const Software plain{.attention_is_whole = true, .score_bytes = 13, .score_backward_bytes = 19};
+  const PlayedStep base = play(plain);
+  const auto with = [&](auto member, auto value) {
+    Software own = plain;
+    own.*member = value;
+    return play(own);
+  };
+  EXPECT_NEAR(with(&Software::factor, 2.0).step, 2.0 * base.step, 1e-12);
+  EXPECT_NEAR(with(&Software::tensor_hidden, 0.25).lanes[0].communication.at("tensor"),
+              0.75 * base.lanes[0].communication.at("tensor"), 1e-12);
+  const auto longer = [&](const PlayedStep& other) { return other.step > (1.0 + 1e-6) * base.step; };
+  EXPECT_TRUE(longer(with(&Software::forward_bytes, 1000.0)));
+  EXPECT_TRUE(longer(with(&Software::backward_bytes, 1000.0)));
+  EXPECT_TRUE(longer(with(&Software::loss_bytes, 1000.0)));
+  EXPECT_TRUE(longer(with(&Software::score_bytes, 1000.0)));
+  EXPECT_TRUE(longer(with(&Software::score_backward_bytes, 1000.0)));
+  EXPECT_TRUE(longer(with(&Software::bandwidth_share, 0.1)));
+  EXPECT_TRUE(longer(with(&Software::attention_is_recomputed, true)));
+  EXPECT_TRUE(longer(with(&Software::recomputes_whole_blocks, true)));
+  EXPECT_TRUE(longer(with(&Software::host, 1.0)));
+  // Gradients that are summed after the last micro-batch are not hidden.
+  const PlayedStep late = with(&Software::data_exchange, DataExchange::after);
+  EXPECT_NEAR(late.lanes[0].waits.at("data"), late.lanes[0].communication.at("data"), 1e-12);
+  EXPECT_LT(base.lanes[0].waits.at("data"), late.lanes[0].waits.at("data"));
+  EXPECT_EQ(with(&Software::data_exchange, DataExchange::after_stages).step, base.step);
+  // All of the tensor axis is waited for; mylos hides a part behind gradients of weights.
+  RunConfig alone = config;
+  alone.parallel.data = 1;
+  alone.train.global_batch /= 2;
+  Machine machine = simple_machine();
+  const PlayedStep mylos = play_step(alone, machine);
+  EXPECT_LT(mylos.lanes[0].waits.at("tensor"), 0.999 * mylos.lanes[0].communication.at("tensor"));
+  machine.software = plain;
+  const PlayedStep exposed = play_step(alone, machine);
+  EXPECT_NEAR(exposed.lanes[0].waits.at("tensor"), exposed.lanes[0].communication.at("tensor"), 1e-12);
+  // What the tensor axis divides, and what it does not.
+  Software divided = plain;
+  divided.forward_bytes = 1000.0;
+  const double whole = play(divided).step;
+  divided.forward_divided = 1000.0;
+  EXPECT_LT(play(divided).step, whole);
+}
+
+/// Stages wait for each other: (p - 1) / (m + p - 1) of their time if passes alone take any.
+TEST(PlayedStep, HasTheBubbleOfItsSchedule) {
+  RunConfig config = config_of(1, 8, 4);
+  divide_into_stages(config, "1f1b", 4, 1);
+  const PlayedStep played = play_step(config, simple_machine(), {.pass_times = std::vector<PassTimes>(4)});
+  EXPECT_NEAR(played.bubble(), 3.0 / 11.0, 1e-12);
 }
 
 /// A host that takes longer to queue operations than they run bounds the step, unless it records graphs.

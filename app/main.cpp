@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "app/commands/commands.hpp"
-#include "app/last_resort.hpp"
-#include "app/launch.hpp"
+#include "app/launch/last_resort.hpp"
+#include "app/launch/launcher.hpp"
 #include "core/base/error.hpp"
 #include "core/base/say.hpp"
 

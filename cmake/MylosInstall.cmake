@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What `cmake --install` adds to the libraries, plugins and programs: what Slurm jobs use and, except in a static build,
-# Kokkos, so that the tree can be moved, and the package that plugins outside the tree are built against.
+# What `cmake --install` adds to the libraries, plugins and programs: what Slurm jobs and studies use and,
+# except in a static build, Kokkos, so that the tree can be moved, and the package that plugins outside the tree are
+# built against.
 include(CMakePackageConfigHelpers)
 
 install(PROGRAMS scripts/slurm/mylos-job DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY scripts/slurm/ DESTINATION ${CMAKE_INSTALL_DATADIR}/mylos/slurm FILES_MATCHING PATTERN "*.sbatch")
 
+# Studies: the script finds its modules in share, or beside itself, and they their style sheets.
+install(PROGRAMS scripts/study DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME mylos-study)
+install(FILES scripts/pictures.css scripts/plots.css scripts/plots.py scripts/study_page.css scripts/study_page.py
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/mylos/scripts)
+
 install(DIRECTORY inputs DESTINATION ${CMAKE_INSTALL_DATADIR}/mylos)
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}
-        PATTERN results.md EXCLUDE PATTERN design-changes.md EXCLUDE)
+        PATTERN results.md EXCLUDE PATTERN results EXCLUDE PATTERN design-changes.md EXCLUDE)
 install(FILES README.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 if(MYLOS_SANITIZE)

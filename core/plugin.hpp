@@ -2,6 +2,8 @@
 // Plugins: what a backend exports, and the loader that checks it before calling anything.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -19,7 +21,7 @@
 namespace mylos {
 
 inline constexpr std::uint64_t plugin_magic = 0x6d796c6f73706c67ULL;  // "mylosplg"
-inline constexpr std::uint32_t plugin_abi_version = 18;
+inline constexpr std::uint32_t plugin_abi_version = 19;
 /// Identifies the operations that a plugin was compiled with: their names, order and record sizes.
 inline constexpr std::uint64_t operations_key = key_of(Operations());
 
@@ -60,8 +62,13 @@ struct CommunicatorArgs {
 
 /// The ranks and the memory of a communicator, known before the communicator is created.
 struct CommunicatorPlan {
-  int ranks = 0;          ///< ranks that the communicator reaches
-  std::size_t bytes = 0;  ///< communication memory on each rank, allocated at creation
+  int ranks = 0;                   ///< ranks that the communicator reaches
+  std::size_t bytes = 0;           ///< communication memory on each rank, allocated at creation
+  std::size_t bytes_per_rank = 0;  ///< of these; a communicator of fewer ranks needs so many less for each
+
+  std::size_t bytes_of(int ranks_of_group) const {
+    return bytes - static_cast<std::size_t>(std::max(ranks - ranks_of_group, 0)) * bytes_per_rank;
+  }
 };
 
 /// The matrix products that a run computes with one weight matrix.
@@ -84,6 +91,15 @@ struct PlannedProduct {
   bool is_grouped = false;  ///< of experts: any number of rows up to `rows` occurs
 };
 
+/// A MatrixProduct of a run, with m, n and k as there.
+struct PlannedMatrixProduct {
+  std::int64_t m = 0, n = 0, k = 0;
+  int threads = 0;  ///< 0 if unknown
+  DType dtype = DType::fp32;
+  bool x_transposed = false, y_transposed = false;
+  auto operator<=>(const PlannedMatrixProduct&) const = default;
+};
+
 /// The attention of a run's blocks; batch is 0 if a model has none.
 struct PlannedAttention {
   std::int64_t batch = 0;  ///< samples at a time
@@ -97,6 +113,7 @@ struct PlannedAttention {
 /// The work of a run for which a compute backend needs memory.
 struct PlannedWork {
   std::span<const PlannedProduct> products{};
+  std::span<const PlannedMatrixProduct> matrix_products{};
   PlannedAttention attention{};
 };
 

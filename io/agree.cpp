@@ -111,6 +111,20 @@ std::vector<std::vector<std::int64_t>> gather_to_root(MPI_Comm comm,
   return by_rank;
 }
 
+std::vector<std::string> gather_texts(MPI_Comm ranks, std::string text) {
+  int size = 1;
+  MPI_Comm_size(ranks, &size);
+  auto length = static_cast<int>(text.size());
+  MPI_Allreduce(MPI_IN_PLACE, &length, 1, MPI_INT, MPI_MAX, ranks);
+  const auto width = static_cast<std::size_t>(length) + 1;  // with the terminating zero
+  text.resize(width);
+  std::vector<char> all(width * static_cast<std::size_t>(size));
+  MPI_Allgather(text.data(), length + 1, MPI_BYTE, all.data(), length + 1, MPI_BYTE, ranks);
+  std::vector<std::string> texts;
+  for (std::size_t begin = 0; begin < all.size(); begin += width) texts.emplace_back(all.data() + begin);
+  return texts;
+}
+
 void broadcast_from_root(MPI_Comm comm, std::vector<std::int64_t>& values) {
   auto count = static_cast<std::int64_t>(values.size());
   broadcast(comm, &count, 1, MPI_INT64_T, 0);

@@ -15,7 +15,6 @@ namespace mylos {
 
 using H5File = Handle<hid_t, H5Fclose>;
 using H5Group = Handle<hid_t, H5Gclose>;
-using H5Object = Handle<hid_t, H5Oclose>;
 using H5Dataset = Handle<hid_t, H5Dclose>;
 using H5Dataspace = Handle<hid_t, H5Sclose>;
 using H5Type = Handle<hid_t, H5Tclose>;

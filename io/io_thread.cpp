@@ -1,30 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "io/io_thread.hpp"
 
-#include <unistd.h>
 #include <utility>
 #include <vector>
 
 #include "core/base/error.hpp"
 #include "core/base/thread_limits.hpp"
 #include "io/hdf5_handle.hpp"
+#include "io/node_sharing.hpp"
 
 namespace mylos {
 
-namespace {
-
-/// The number of threads for this rank, one of `ranks` on this node: the processors that it is bound to or,
-/// if it is not bound, an even share, and no more than a share of the CPU quota.
-int share_of_processors(int ranks) {
-  const int usable = usable_processors();
-  const bool is_bound = usable < sysconf(_SC_NPROCESSORS_ONLN);
-  return static_cast<int>(smallest(thread_limits(usable, is_bound ? 1 : ranks, cpu_quota(), ranks)).threads);
-}
-
-}  // namespace
-
 IoThread::IoThread() {
-  int ranks_on_node = 1;
+  Sharing sharing;
   int initialised = 0;
   MPI_Initialized(&initialised);
   if (initialised != 0) {
@@ -38,12 +26,12 @@ IoThread::IoThread() {
     MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
     int rank_on_node = 0;
     MPI_Comm_rank(node, &rank_on_node);
-    MPI_Comm_size(node, &ranks_on_node);
+    sharing = sharing_on(node);
     MPI_Comm_free(&node);
     nodes_ = rank_on_node == 0 ? 1 : 0;
     MPI_Allreduce(MPI_IN_PLACE, &nodes_, 1, MPI_INT, MPI_SUM, comm_);
   }
-  threads_ = share_of_processors(ranks_on_node);
+  threads_ = static_cast<int>(smallest(own_thread_limits(sharing)).threads);
   // Without this, HDF5 would flush at exit the files that an error left open.
   static std::once_flag once;
   std::call_once(once, [] { H5dont_atexit(); });

@@ -37,7 +37,8 @@ class IoThread {
   int size() const { return size_; }
   /// The number of nodes that the ranks are on.
   int nodes() const { return nodes_; }
-  /// This rank's share of the node's processors, for work during which the rank does nothing else.
+  /// This rank's share of the node's processors (`own_thread_limits`), for work during which the rank does
+  /// nothing else.
   int threads() const { return threads_; }
 
  private:

@@ -54,9 +54,9 @@ void check_choice_options(const CommandLine& line) {
   }
 }
 
-int ChoiceEvaluation::prepare(const MpiRuntime& mpi, Inference& model) {
+void ChoiceEvaluation::prepare(const Launch& launch, Inference& model) {
   RunConfig& config = model.setup.config;
-  const auto read = [&] {
+  launch.agree([&] {
     std::optional<std::int64_t> limit;
     if (line_.has("limit")) limit = line_.integer("limit");
     const std::string file = input_file(line_, "choices");
@@ -67,26 +67,23 @@ int ChoiceEvaluation::prepare(const MpiRuntime& mpi, Inference& model) {
     if (!has_tokens && tokenizer == nullptr)
       fail(ExitCode::usage, "{} holds text, but the model's tokenizer cannot be used: {}", file, reason);
     questions_ = read_choices(file, style, limit, tokenizer.get(), config.model.vocab, config.model.context);
-    if (mpi.rank() == 0 && line_.has("output")) output_file(line_, "output", std::vector<fs::path>{file});
-  };
-  if (const int code = run_agreed(mpi, read)) return code;
-  if (const int code = check_identity(mpi, fmt::format("content of --choices = {}\n", questions_.digest)))
-    return code;
-  if (questions_.cut > 0 && mpi.rank() == 0) {
+    if (launch.is_first() && line_.has("output")) output_file(line_, "output", std::vector<fs::path>{file});
+  });
+  launch.check_same(fmt::format("content of --choices = {}\n", questions_.digest));
+  if (questions_.cut > 0 && launch.is_first()) {
     say(stderr, "mylos: {} of the rows are longer than the context of {} tokens and lose their beginning\n",
         questions_.cut, config.model.context);
   }
   config.cache =
       choice_cache(questions_, config.train.micro_batch * config.train.seq_len, config.parallel.data);
-  return 0;
 }
 
-int ChoiceEvaluation::run(const MpiRuntime& mpi, Inference& model) {
+int ChoiceEvaluation::run(const Launch& launch, Inference& model) {
   const RunConfig& config = model.setup.config;
   const ChoiceResult result = *evaluate_choices(*model.executor, model.session->compute(),
                                                 model.session->grid(), config.cache, questions_);
   const std::vector<std::string> lines = gather_lines(model, result.lines);
-  if (mpi.rank() != 0) return 0;
+  if (!launch.is_first()) return 0;
   if (line_.has("output")) write_output(expand_path(line_.text("output")), join(lines, ""));
   fmt::print("{}: {}\n", model.name(), choices_text(result.summary));
   return 0;

@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "app/choice_evaluator.hpp"
-#include "app/command_line.hpp"
-#include "app/inference.hpp"
+#include "app/deck/command_line.hpp"
+#include "app/inference/inference.hpp"
+#include "app/train/choice_evaluator.hpp"
 
 namespace mylos {
 
@@ -23,8 +23,8 @@ class ChoiceEvaluation {
   explicit ChoiceEvaluation(const CommandLine& line) : line_(line) {}
 
   /// Reads the questions and plans the cache.
-  int prepare(const MpiRuntime& mpi, Inference& model);
-  int run(const MpiRuntime& mpi, Inference& model);
+  void prepare(const Launch& launch, Inference& model);
+  int run(const Launch& launch, Inference& model);
 
  private:
   const CommandLine& line_;

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "app/launch.hpp"
-#include "app/run_config.hpp"
-#include "app/setup.hpp"
+#include "app/deck/run_config.hpp"
+#include "app/launch/launcher.hpp"
+#include "app/launch/setup.hpp"
 #include "core/base/error.hpp"
 #include "core/base/join.hpp"
 #include "core/base/nearest.hpp"
@@ -64,8 +64,14 @@ const Command& command_named(const std::string& name) {
 
 std::vector<CommandOption> options_of(const Command& command) {
   std::vector<CommandOption> options = {
-      {"plugin-path", OptionKind::text, "folders to search first for plugins, separated by ':'", ""},
-      {"alone", OptionKind::flag, "this process is a job of its own, whatever launcher started it"}};
+      {.name = "plugin-path",
+       .kind = OptionKind::text,
+       .doc = "folders to search first for plugins, separated by ':'",
+       .default_value = "",
+       .may_differ = true},
+      {.name = "alone",
+       .doc = "this process is a job of its own, whatever launcher started it",
+       .may_differ = true}};
   std::ranges::copy(command.options(), std::back_inserter(options));
   return options;
 }

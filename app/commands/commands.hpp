@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "app/command_line.hpp"
+#include "app/deck/command_line.hpp"
 
 namespace mylos {
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "app/commands/commands.hpp"
-#include "app/opened_model.hpp"
-#include "app/run_state.hpp"
-#include "app/stop_signals.hpp"
+#include "app/launch/stop_signals.hpp"
+#include "app/train/opened_model.hpp"
+#include "app/train/run_state.hpp"
 #include "core/base/expand_path.hpp"
 #include "core/base/say.hpp"
 #include "core/base/what_is_at.hpp"

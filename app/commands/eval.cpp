@@ -6,8 +6,8 @@
 
 #include "app/commands/choice_evaluation.hpp"
 #include "app/commands/commands.hpp"
-#include "app/evaluator.hpp"
-#include "app/inference.hpp"
+#include "app/inference/inference.hpp"
+#include "app/train/evaluator.hpp"
 #include "core/base/expand_path.hpp"
 #include "core/base/number_text.hpp"
 #include "core/base/say.hpp"
@@ -20,7 +20,10 @@ namespace {
 
 std::vector<CommandOption> options() {
   std::vector<CommandOption> own = {
-      {"data", OptionKind::text, "token files, in the syntax of [data] valid; the run's own by default"},
+      {.name = "data",
+       .kind = OptionKind::text,
+       .doc = "token files, in the syntax of [data] valid; the run's own by default",
+       .may_differ = true},
       {"stride",
        OptionKind::integer,
        "windows begin this many tokens apart, and each counts the targets that no earlier one has counted: "
@@ -63,24 +66,23 @@ class DataEvaluation {
   }
 
   /// Opens the data, and checks that --per-token can be written.
-  int prepare(const MpiRuntime& mpi, const Inference& model) {
-    if (const int code = run_agreed(mpi, [&] { open(mpi, model); })) return code;
+  void prepare(const Launch& launch, const Inference& model) {
+    launch.agree([&] { open(launch, model); });
     const std::string identity =
         fmt::format("content of --data = {}\n--stride = {}\n--per-token is given = {}\n",
                     dataset_->identity(), stride_.value_or(0), line_.has("per-token"));
-    if (const int code = check_identity(mpi, identity)) return code;
-    if (mpi.rank() != 0) return 0;
+    launch.check_same(identity);
+    if (!launch.is_first()) return;
     std::vector<std::string> warnings = dataset_->warnings();
     std::ranges::copy(repeated_files(nullptr, &*dataset_), std::back_inserter(warnings));
     for (const std::string& warning : warnings) say(stderr, "warning: {}\n", warning);
-    return 0;
   }
 
-  int run(const MpiRuntime& mpi, Inference& model) {
+  int run(const Launch& launch, Inference& model) {
     EvalOptions how{.stride = stride_, .tokenizer = tokenizer_.get()};
     std::optional<TargetFileWriter> writer;
     if (line_.has("per-token")) {
-      if (mpi.rank() == 0) writer.emplace(*model.io, target_file_, target_info(model));
+      if (launch.is_first()) writer.emplace(*model.io, target_file_, target_info(model));
       how.take_targets = [&](std::span<const TargetResult> results) {
         if (writer) writer->append(results);
       };
@@ -88,10 +90,10 @@ class DataEvaluation {
     const EvalResult result =
         *evaluate(*model.executor, model.session->compute(), *dataset_, model.session->grid(), how);
     if (writer) writer->finish();
-    if (mpi.rank() == 0) print(model, result);
+    if (launch.is_first()) print(model, result);
     // A loss that is not finite passes no limit, not even an infinite one.
     if (line_.has("max-loss") && !(std::isfinite(result.loss) && result.loss <= line_.real("max-loss"))) {
-      if (mpi.rank() == 0) {
+      if (launch.is_first()) {
         say(stderr, "mylos: the loss {} is not within --max-loss={}\n", decimals(result.loss, 4),
             line_.real("max-loss"));
       }
@@ -101,7 +103,7 @@ class DataEvaluation {
   }
 
  private:
-  void open(const MpiRuntime& mpi, const Inference& model) {
+  void open(const Launch& launch, const Inference& model) {
     const RunConfig& config = model.setup.config;
     if (!line_.has("data")) sources_ = config.data.valid;
     if (sources_.empty())
@@ -113,7 +115,7 @@ class DataEvaluation {
     dataset_.emplace(open_dataset(sources_, config.model.vocab, config.train.seq_len, config.train.seed,
                                   config.data.tokenizer, stride_ ? ShortFiles::read : ShortFiles::skipped));
     tokenizer_ = find_tokenizer(line_, model, *dataset_);
-    if (line_.has("per-token") && mpi.rank() == 0) {
+    if (line_.has("per-token") && launch.is_first()) {
       std::vector<fs::path> inputs;
       for (const TokenFile& data : dataset_->files()) inputs.emplace_back(data.path());
       target_file_ = output_file(line_, "per-token", inputs);
@@ -149,10 +151,9 @@ class DataEvaluation {
 
 int run_with(const CommandLine& line, bool needs_valid, auto evaluation) {
   return with_inference(
-      line,
-      {.needs_valid = needs_valid,
-       .prepare = [&](const MpiRuntime& mpi, Inference& model) { return evaluation.prepare(mpi, model); },
-       .run = [&](const MpiRuntime& mpi, Inference& model) { return evaluation.run(mpi, model); }});
+      line, {.needs_valid = needs_valid,
+             .prepare = [&](const Launch& launch, Inference& model) { evaluation.prepare(launch, model); },
+             .run = [&](const Launch& launch, Inference& model) { return evaluation.run(launch, model); }});
 }
 
 int run(const CommandLine& line) {

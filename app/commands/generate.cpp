@@ -4,9 +4,9 @@
 #include <optional>
 
 #include "app/commands/commands.hpp"
-#include "app/inference.hpp"
-#include "app/prompts.hpp"
-#include "app/text_generator.hpp"
+#include "app/inference/inference.hpp"
+#include "app/inference/prompts.hpp"
+#include "app/inference/text_generator.hpp"
 #include "core/base/expand_path.hpp"
 #include "core/base/join.hpp"
 #include "core/base/say.hpp"
@@ -84,35 +84,33 @@ class Generation {
   explicit Generation(const CommandLine& line) : line_(line) {}
 
   /// Makes the prompts and plans the cache.
-  int prepare(const MpiRuntime& mpi, Inference& model) {
+  void prepare(const Launch& launch, Inference& model) {
     RunConfig& config = model.setup.config;
-    if (const int code = run_agreed(mpi, [&] { take_tokenizer(mpi, model); })) return code;
-    if (const int code = take_prompts(mpi, config.model)) return code;
-    const auto check_output = [&] {
-      if (mpi.rank() != 0 || !line_.has("output")) return;
+    launch.agree([&] { take_tokenizer(launch, model); });
+    take_prompts(launch, config.model);
+    launch.agree([&] {
+      if (!launch.is_first() || !line_.has("output")) return;
       std::vector<std::filesystem::path> inputs;
       if (line_.has("prompts")) inputs.emplace_back(expand_path(line_.text("prompts")));
       output_file(line_, "output", inputs);
-    };
-    if (const int code = run_agreed(mpi, check_output)) return code;
+    });
     constexpr std::int64_t most_rows = 8;
     constexpr std::int64_t most_texts = 1'000'000;
     const std::int64_t samples = line_.integer("samples");
-    if (samples > most_texts / std::ssize(prompts_)) {
-      return run_agreed(mpi, [&] {
+    launch.agree([&] {
+      if (samples > most_texts / std::ssize(prompts_)) {
         fail(ExitCode::usage, "--samples={} of {} prompts: a call generates at most {} texts", samples,
              prompts_.size(), most_texts);
-      });
-    }
+      }
+    });
     const std::int64_t texts = std::ssize(prompts_) * samples;
     const std::int64_t own = (texts + config.parallel.data - 1) / config.parallel.data;
     const std::int64_t batch = line_.has("batch") ? line_.integer("batch") : most_rows;
     config.cache = generation_cache(config.model.context, std::min(own, batch));
-    return 0;
   }
 
-  int run(const MpiRuntime& mpi, Inference& model) {
-    const bool speaks = mpi.rank() == 0;
+  int run(const Launch& launch, Inference& model) {
+    const bool speaks = launch.is_first();
     // Only one text can be shown while it is generated.
     const bool streams =
         tokenizer_ != nullptr && !line_.has("output") && std::ssize(prompts_) * line_.integer("samples") == 1;
@@ -147,7 +145,7 @@ class Generation {
   }
 
  private:
-  void take_tokenizer(const MpiRuntime& mpi, const Inference& model) {
+  void take_tokenizer(const Launch& launch, const Inference& model) {
     settings_ = {.sampling = sampling_of(line_),
                  .most_tokens = line_.integer("tokens"),
                  .stop_texts = line_.texts("stop")};
@@ -163,10 +161,10 @@ class Generation {
     }
     if (tokenizer_ == nullptr && !settings_.stop_texts.empty())
       fail(ExitCode::usage, "--stop needs the model's tokenizer: {}", reason);
-    if (mpi.rank() == 0) warn_of_unused_ranks(line_, tokenizer_.get());
+    if (launch.is_first()) warn_of_unused_ranks(line_, tokenizer_.get());
   }
 
-  int take_prompts(const MpiRuntime& mpi, const ModelConfig& model) {
+  void take_prompts(const Launch& launch, const ModelConfig& model) {
     const bool is_list = line_.has("prompts");
     const std::string name = line_.text(is_list ? "prompts" : "prompt");
     std::string text = name;
@@ -174,10 +172,8 @@ class Generation {
       if (name == "-") return is_list ? read_standard_input() : read_prompt();
       return is_list ? read_text_file(input_file(line_, "prompts"), most_prompts_bytes) : name;
     };
-    if (is_list || name == "-") {
-      if (const int code = share_text(mpi, read, text)) return code;
-    }
-    return run_agreed(mpi, [&] {
+    if (is_list || name == "-") text = launch.share(read);
+    launch.agree([&] {
       prompts_ = {text};
       if (is_list) prompts_ = parse_prompts(text, name, {model.vocab, tokenizer_ != nullptr});
       std::int64_t cut = 0;
@@ -185,7 +181,7 @@ class Generation {
         tokens_.push_back(tokens_of(prompt));
         cut += dropped_tokens(std::ssize(tokens_.back()), model.context, true) > 0 ? 1 : 0;
       }
-      if (cut > 0 && mpi.rank() == 0) {
+      if (cut > 0 && launch.is_first()) {
         say(stderr, "mylos: {} longer than the context: only the newest {} tokens of each are read\n",
             cut == 1 ? "a prompt is" : fmt::format("{} prompts are", cut), model.context);
       }
@@ -248,10 +244,9 @@ class Generation {
 int run(const CommandLine& line) {
   Generation generation(line);
   return with_inference(
-      line,
-      {.batch = 1,
-       .prepare = [&](const MpiRuntime& mpi, Inference& model) { return generation.prepare(mpi, model); },
-       .run = [&](const MpiRuntime& mpi, Inference& model) { return generation.run(mpi, model); }});
+      line, {.batch = 1,
+             .prepare = [&](const Launch& launch, Inference& model) { generation.prepare(launch, model); },
+             .run = [&](const Launch& launch, Inference& model) { return generation.run(launch, model); }});
 }
 
 }  // namespace

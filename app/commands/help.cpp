@@ -7,8 +7,8 @@
 
 #include "app/commands/commands.hpp"
 #include "app/commands/shell_help.hpp"
-#include "app/run_config.hpp"
-#include "app/setup.hpp"
+#include "app/deck/run_config.hpp"
+#include "app/launch/setup.hpp"
 #include "core/base/join.hpp"
 #include "core/base/nearest.hpp"
 #include "io/deck/deck.hpp"

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "io/inspect.hpp"
+#include "io/inspect/inspect.hpp"
 
 #include "app/commands/commands.hpp"
 #include "app/commands/help.hpp"
-#include "app/program_text.hpp"
+#include "app/launch/run_directory.hpp"
+#include "app/text/planned_setup.hpp"
+#include "app/text/program_text.hpp"
+#include "core/base/join.hpp"
 #include "core/base/say.hpp"
 #include "core/base/what_is_at.hpp"
 #include "core/plugin.hpp"
 #include "io/checkpoint/checkpoint.hpp"
+#include "io/metrics/metrics.hpp"
 #include "io/tokens/content_kind.hpp"
 
 namespace mylos {
@@ -17,19 +21,39 @@ namespace {
 std::vector<CommandOption> options() {
   return {
       {"verify", OptionKind::flag, "check the digests of a checkpoint, or of all checkpoints of a run"},
+      {"csv", OptionKind::text,
+       "print a table of a run's metrics as CSV: steps, eval, choices, checkpoints or launches"},
       {"program", OptionKind::flag,
        "show the operations that a rank runs for a deck, with tensors, FLOPs, bytes and backend"},
       {"rank", OptionKind::integer, "with --program: the rank to show; 0 by default"},
       {"ranks", OptionKind::integer,
-       "with --program: the number of ranks to plan for; by default parallel.data times "
-       "parallel.tensor times parallel.pipeline, where 0 counts as 1, or the sum of parallel.replicas"},
+       "with --program: the number of ranks to plan for; " + default_ranks_text()},
       {"ranks-per-node", OptionKind::integer,
        "with --program: the number of ranks per node; by default all ranks are on one node"},
   };
 }
 
+/// Prints a table of the metrics of the run, or of the metrics file, at `path`.
+int print_table(const std::filesystem::path& path, const std::string& table) {
+  std::error_code unknown;
+  const std::filesystem::path file =
+      std::filesystem::is_directory(path, unknown) ? RunPaths{path}.metrics() : path;
+  IoThread io;
+  const MetricsTable columns = read_metrics(io, file, table);
+  if (columns.empty()) {
+    std::vector<std::string> names;
+    for (const auto& [name, rows] : metrics_tables(io, file)) names.push_back(name);
+    fail(ExitCode::usage, "--csv={}: {} has no such table; it has {}", table, file.string(),
+         names.empty() ? "none" : join(names, ", "));
+  }
+  fmt::print("{}", csv_of(columns));
+  return 0;
+}
+
 int run(const CommandLine& line) {
   const std::filesystem::path path = line.argument(0, "a path");
+  if (line.has("csv") && (line.flag("verify") || line.flag("program")))
+    fail(ExitCode::usage, "--csv is for metrics, --verify for checkpoints, --program for decks: choose one");
   if (line.flag("program")) {
     if (line.flag("verify")) fail(ExitCode::usage, "--verify is for checkpoints, --program for decks");
     const Setup setup = planned_setup(line, path);
@@ -42,6 +66,7 @@ int run(const CommandLine& line) {
   }
   if (line.has("rank") || line.has("ranks") || line.has("ranks-per-node") || !line.overrides.empty())
     fail(ExitCode::usage, "--rank, --ranks, --ranks-per-node and deck parameters are for inspect --program");
+  if (line.has("csv")) return print_table(path, line.text("csv"));
   std::error_code unknown;
   if (line.flag("verify") && std::filesystem::exists(path, unknown) &&
       !std::filesystem::is_directory(path, unknown))

@@ -5,9 +5,12 @@
 #include <filesystem>
 
 #include "app/commands/commands.hpp"
-#include "app/machine_file.hpp"
-#include "app/measure_machine.hpp"
-#include "app/stop_signals.hpp"
+#include "app/commands/measure_machine.hpp"
+#include "app/deck/machine_file.hpp"
+#include "app/launch/launch.hpp"
+#include "app/launch/session.hpp"
+#include "app/text/planned_setup.hpp"
+#include "app/train/opened_model.hpp"
 #include "core/base/clock.hpp"
 #include "core/base/expand_path.hpp"
 #include "core/base/say.hpp"
@@ -21,8 +24,11 @@ namespace {
 
 std::vector<CommandOption> options() {
   return {
-      {"from", OptionKind::text,
-       "take the operations from the traced step of this run ([profile] step) instead of measuring them"},
+      {.name = "from",
+       .kind = OptionKind::text,
+       .doc =
+           "take the operations from the traced step of this run ([profile] step) instead of measuring them",
+       .may_differ = true},
       {"no-grid", OptionKind::flag, "measure the shapes of the decks only, not the grid of other ones"},
       {.name = "steps",
        .kind = OptionKind::integer,
@@ -63,7 +69,7 @@ std::string deck_of(const GridPoint& point, const std::string& dtype, int ranks)
 Setup setup_of(const MpiRuntime& mpi, const CommandLine& line, const std::string& text,
                const std::string& name, const DeckOverrides& overrides) {
   const auto make = [&](const DeckOverrides& own) {
-    return make_setup(text, name, own, line.text("plugin-path"), mpi.job());
+    return make_setup(text, name, own, line.text("plugin-path"), mpi.job(), shape_at);
   };
   Setup setup = make(overrides);
   const TrainConfig& train = setup.config.train;
@@ -139,21 +145,18 @@ std::string file_text(const Machine& machine, const std::string& conditions) {
   return text + machine_tables_text(machine);
 }
 
-int measure(const MpiRuntime& mpi, const CommandLine& line) {
+int measure(const Launch& launch, const CommandLine& line) {
+  const MpiRuntime& mpi = launch.mpi();
   const std::string file = expand_path(line.argument(0, "the file to write"));
   const std::vector<std::string> decks(line.arguments.begin() + 1, line.arguments.end());
   const auto begin = Clock::now();
   if (line.flag("no-grid") && decks.empty())
     fail(ExitCode::usage, "--no-grid leaves nothing to measure: name a deck");
   std::vector<Setup> setups;
-  std::vector<std::string> texts(decks.size());
-  for (std::size_t i = 0; i < decks.size(); ++i) {
-    if (const int code = share_text(
-            mpi, [&] { return read_deck(decks[i]); }, texts[i]))
-      return code;
-  }
+  std::vector<std::string> texts;
+  for (const std::string& deck : decks) texts.push_back(launch.share([&] { return read_deck(deck); }));
   MachineMeasurement measured;
-  const auto make_all = [&] {
+  launch.agree([&] {
     if (mpi.rank() == 0) check_machine_file(file);
     std::vector<std::string> dtypes;
     for (std::size_t i = 0; i < decks.size(); ++i) {
@@ -169,14 +172,12 @@ int measure(const MpiRuntime& mpi, const CommandLine& line) {
     }
     if (line.has("from"))
       take_operations_from_run(line.text("from"), line.text("plugin-path"), measured.machine);
-  };
-  if (const int code = run_agreed(mpi, make_all)) return code;
+  });
   std::string identity;
   for (const Setup& setup : setups) identity += identity_of(setup, line);
-  if (const int code = check_identity(mpi, identity)) return code;
+  launch.check_same(identity);
   const auto steps = static_cast<int>(line.integer("steps"));
-  const auto record = [](ExitCode, const std::string&) {};
-  try {
+  return launch.run([&] {
     const bool has_operations = line.has("from");
     const auto say_once = [&](const std::string& text) {
       if (mpi.rank() == 0) say(stderr, "mylos: {}\n", text);
@@ -230,13 +231,11 @@ int measure(const MpiRuntime& mpi, const CommandLine& line) {
     }
     session.world().barrier();
     return 0;
-  } catch (const std::exception& error) {
-    return end_job(mpi, error, record);
-  }
+  });
 }
 
 int run(const CommandLine& line) {
-  return with_mpi(start_timeout(line, ""), [&](const MpiRuntime& mpi) { return measure(mpi, line); });
+  return with_launch(start_timeout(line, ""), [&](const Launch& launch) { return measure(launch, line); });
 }
 
 }  // namespace

@@ -2,12 +2,13 @@
 #include <system_error>
 
 #include "app/commands/commands.hpp"
-#include "app/inference.hpp"
-#include "app/plan_files.hpp"
-#include "app/plan_report.hpp"
-#include "app/plan_run.hpp"
-#include "app/plan_text.hpp"
-#include "app/schedule_text.hpp"
+#include "app/inference/inference.hpp"
+#include "app/text/plan_files.hpp"
+#include "app/text/plan_report.hpp"
+#include "app/text/plan_run.hpp"
+#include "app/text/plan_text.hpp"
+#include "app/text/planned_setup.hpp"
+#include "app/text/schedule_text.hpp"
 #include "core/base/expand_path.hpp"
 #include "core/base/say.hpp"
 #include "io/file_util.hpp"
@@ -21,9 +22,7 @@ std::vector<CommandOption> options() {
   return {
       {"machine", OptionKind::text,
        "machine file to reckon times with; by default [machine] file of the deck"},
-      {"ranks", OptionKind::integer,
-       "number of ranks to plan for; by default parallel.data times parallel.tensor times parallel.pipeline, "
-       "where 0 counts as 1, or the sum of parallel.replicas"},
+      {"ranks", OptionKind::integer, "number of ranks to plan for; " + default_ranks_text()},
       {"ranks-per-node", OptionKind::integer,
        "number of ranks per node; by default that of the machine file or, without one, all"},
       {"layout", OptionKind::flag, "also print what each rank holds, one line per rank"},

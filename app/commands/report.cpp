@@ -6,9 +6,11 @@
 #include <utility>
 
 #include "app/commands/commands.hpp"
-#include "app/plan_text.hpp"
-#include "app/run_state.hpp"
-#include "app/step_record.hpp"
+#include "app/deck/unchecked_deck.hpp"
+#include "app/text/plan_text.hpp"
+#include "app/train/run_state.hpp"
+#include "app/train/step_record.hpp"
+#include "app/train/tensorboard.hpp"
 #include "core/base/expand_path.hpp"
 #include "core/base/say.hpp"
 #include "core/base/what_is_at.hpp"
@@ -44,13 +46,11 @@ TraceSummary newest_summary(const RunPaths& paths) {
 /// Returns a label and a description of each source of training data.
 std::vector<std::pair<std::string, std::string>> source_facts(const std::string& deck_text,
                                                               const MetricsTable& steps) {
-  DeckErrors ignored;
-  const Deck deck = Deck::parse(deck_text, "the resolved deck", ignored);
-  const DeckEntry* train = deck.find("data.train");
-  if (train == nullptr) return {};
+  const UncheckedDeck deck(deck_text);
+  if (!deck.has("data.train")) return {};
   std::vector<std::pair<std::string, std::string>> facts;
   try {
-    const std::vector<DataSource> sources = parse_sources(train->value);
+    const std::vector<DataSource> sources = parse_sources(deck.text("data.train"));
     for (std::size_t i = 0; i < sources.size(); ++i) {
       const std::string epochs = last_of(steps, epochs_column(i).c_str(), ", {:.3g} epochs");
       facts.emplace_back(sources.size() == 1 ? "data" : fmt::format("data source {}", i + 1),
@@ -73,10 +73,8 @@ std::string initial_weights(const RunPaths& paths, const std::string& deck_text)
     }
   } catch (const Error&) {  // a damaged checkpoint
   }
-  DeckErrors ignored;
-  const Deck deck = Deck::parse(deck_text, "the resolved deck", ignored);
-  const DeckEntry* init = deck.find("model.init");
-  return init == nullptr || init->value.empty() ? "random" : init->value;
+  const std::string init = UncheckedDeck(deck_text).text("model.init");
+  return init.empty() ? "random" : init;
 }
 
 /// Throws ExitCode::bad_data, naming what is there, if `paths` are not those of a run.
@@ -140,12 +138,39 @@ void write_report(IoThread& io, const RunPaths& paths, const std::filesystem::pa
 namespace {
 
 std::vector<CommandOption> options() {
-  return {{"output", OptionKind::text, "file to write; RUN/report.html by default"}};
+  return {
+      {"output", OptionKind::text,
+       "file to write; RUN/report.html by default. With --tensorboard: folder; RUN/tensorboard by default"},
+      {"tensorboard", OptionKind::flag,
+       "instead of the report, write the run's metrics as TensorBoard's events"}};
+}
+
+/// Writes the events of a run into RUN/tensorboard or the folder that the user names.
+int report_events(const CommandLine& line, const RunPaths& paths) {
+  const std::filesystem::path folder =
+      line.has("output") ? expand_path(line.text("output")) : paths.tensorboard().string();
+  if (folder.empty()) fail(ExitCode::usage, "--output is empty; name a folder");
+  if (const std::string_view own = own_kind(folder); !own.empty())
+    fail(ExitCode::usage, "--output={} is a {}; name another folder", folder.string(), own);
+  const std::filesystem::path inside = place_of(folder).lexically_relative(place_of(paths.root));
+  if (!inside.empty() && *inside.begin() != ".." && !is_same_file(folder, paths.tensorboard()))
+    fail(ExitCode::usage, "--output={} is within the run; name another folder", folder.string());
+  const std::string holder = run_lock_holder(paths.root);
+  if (!holder.empty() && is_same_file(folder, paths.tensorboard()))
+    fail(ExitCode::usage,
+         "{} is in use by {}: if its deck has [metrics] tensorboard, it writes events itself; for others, "
+         "name "
+         "a folder with --output",
+         paths.root.string(), holder);
+  IoThread io;
+  for (const std::filesystem::path& file : write_events(io, paths, folder)) fmt::print("{}\n", file.string());
+  return 0;
 }
 
 int run(const CommandLine& line) {
   const RunPaths paths{line.argument(0, "a run directory")};
   check_run(paths);
+  if (line.flag("tensorboard")) return report_events(line, paths);
   const std::filesystem::path output =
       follow_links(line.has("output") ? expand_path(line.text("output")) : paths.report().string());
   if (output.empty()) fail(ExitCode::usage, "--output is empty; name a file");
@@ -171,11 +196,12 @@ int run(const CommandLine& line) {
 
 }  // namespace
 
-const Command report_command{.name = "report",
-                             .arguments = "RUN",
-                             .summary = "write the report of a run, RUN/report.html",
-                             .options = options,
-                             .run = run,
-                             .processes = Processes::only};
+const Command report_command{
+    .name = "report",
+    .arguments = "RUN",
+    .summary = "write the report of a run, RUN/report.html, or its metrics for TensorBoard",
+    .options = options,
+    .run = run,
+    .processes = Processes::only};
 
 }  // namespace mylos

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "app/run_directory.hpp"
+#include "app/launch/run_directory.hpp"
 #include "io/io_thread.hpp"
 
 namespace mylos {

@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "app/commands/commands.hpp"
-#include "app/stop_signals.hpp"
+#include "app/launch/stop_signals.hpp"
+#include "app/train/progress_line.hpp"
+#include "core/base/clock.hpp"
 #include "core/base/error.hpp"
 #include "core/base/say.hpp"
 #include "core/base/thread_limits.hpp"
@@ -82,18 +84,18 @@ std::int64_t held_out_offset(const fs::path& text, std::int64_t size, double fra
   return split;
 }
 
-/// A line that is redrawn on stderr if that is a terminal.
-class ProgressLine {
+/// Shows the progress on stderr if that is a terminal.
+class ProgressDisplay {
  public:
   /// `bytes` is the size of the input; 0 if unknown.
-  explicit ProgressLine(std::int64_t bytes) : bytes_(bytes), is_shown_(::isatty(STDERR_FILENO) != 0) {}
-  ~ProgressLine() { clear(); }
-  ProgressLine(const ProgressLine&) = delete;
-  ProgressLine& operator=(const ProgressLine&) = delete;
+  explicit ProgressDisplay(std::int64_t bytes) : bytes_(bytes) {}
+  ~ProgressDisplay() { clear(); }
+  ProgressDisplay(const ProgressDisplay&) = delete;
+  ProgressDisplay& operator=(const ProgressDisplay&) = delete;
 
   void show(const TokenizeProgress& progress) {
-    const auto now = Clock::now();
-    if (!is_shown_ || now - last_ < std::chrono::milliseconds(200)) return;
+    const auto now = SteadyClock::now();
+    if (!is_shown_ || now - last_ < ProgressLine::redraw_interval) return;
     last_ = now;
     const double elapsed = seconds();
     const auto read = static_cast<double>(progress.bytes_read);
@@ -101,26 +103,19 @@ class ProgressLine {
     if (bytes_ > 0) text += fmt::format(" of {:.1f} MB", static_cast<double>(bytes_) / 1e6);
     text += fmt::format("  {} documents  {:.1f}M tokens  {:.1f} MB/s", progress.documents,
                         static_cast<double>(progress.tokens) / 1e6, read / 1e6 / elapsed);
-    if (bytes_ > 0 && read > 0.0) {
-      const auto left = static_cast<std::int64_t>(elapsed / read * (static_cast<double>(bytes_) - read));
-      text += fmt::format("  ETA {}:{:02}:{:02}", left / 3600, left / 60 % 60, left % 60);
-    }
-    say(stderr, "\r\033[K{}", text);
-    is_drawn_ = true;
+    if (bytes_ > 0) text += "  " + eta_text(elapsed, read, static_cast<double>(bytes_) - read);
+    line_.draw(text);
   }
-  void clear() {
-    if (is_drawn_) say(stderr, "\r\033[K");
-    is_drawn_ = false;
-  }
-  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+  void clear() { line_.clear(); }
+  double seconds() const { return in_seconds(SteadyClock::now() - start_); }
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using SteadyClock = std::chrono::steady_clock;
+  ProgressLine line_{stderr};
   const std::int64_t bytes_;
-  const bool is_shown_;
-  bool is_drawn_ = false;
-  const Clock::time_point start_ = Clock::now();
-  Clock::time_point last_ = start_;
+  const bool is_shown_ = line_.is_on_terminal();
+  const SteadyClock::time_point start_ = SteadyClock::now();
+  SteadyClock::time_point last_ = start_;
 };
 
 std::vector<CommandOption> options() {
@@ -415,7 +410,7 @@ int run_until_stopped(const CommandLine& line, const StopSignals& signals, Plan&
     print_line(fmt::format("{}: all shards are complete", plan.output));
     return 0;
   }
-  ProgressLine shown(plan.bytes);
+  ProgressDisplay shown(plan.bytes);
   std::array<std::optional<ShardWriter>, 2> writers;
   const auto keep_progress = [&] {
     if (!plan.has_shards()) return;

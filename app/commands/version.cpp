@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "app/commands/commands.hpp"
-#include "app/mpi_version.hpp"
+#include "app/launch/mpi_version.hpp"
 #include "core/base/processor.hpp"
 #include "core/plugin.hpp"
 #include "io/io_thread.hpp"

@@ -11,7 +11,8 @@ constexpr ParamSpec params[] = {
     boolean_param("comm", "gpu_aware", "false",
                   "MPI accepts device pointers; otherwise data go through host memory. Except for sums of "
                   "fp32 and all reductions of integers, reductions go through it in any case, as does a "
-                  "reduce-scatter whose result lies within its input (zero1)."),
+                  "reduce-scatter whose result lies within its input (zero1).")
+        .open_in_evaluation(),
 };
 
 const char* unusable() {

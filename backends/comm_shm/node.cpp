@@ -3,12 +3,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <fstream>
-#include <memory>
 #include <unistd.h>
 
-#include "core/base/affinity.hpp"
+#include "core/base/error.hpp"
+#include "core/base/processors.hpp"
 #include "core/base/thread_limits.hpp"
 
 namespace mylos::comm_shm {
@@ -24,15 +23,6 @@ std::string own_kernel() {
   const ssize_t length = readlink("/proc/self/ns/pid", processes.data(), processes.size() - 1);
   if (boot.empty() || length <= 0) fail(ExitCode::internal, "comm_shm needs /proc");
   return boot + processes.data();
-}
-
-/// The cores that this thread may use, as "0-3,8".
-std::string own_cores() {
-  char* list = nullptr;
-  if (hwloc_bitmap_list_asprintf(&list, own_set(load_topology()).get()) < 0)
-    fail(ExitCode::internal, "hwloc is out of memory");
-  const std::unique_ptr<char, Release<std::free>> owned(list);
-  return list;
 }
 
 /// Every rank's text. Collective.
@@ -53,21 +43,9 @@ std::vector<std::string> gather_texts(Communicator& ranks, std::string own) {
 
 }  // namespace
 
-int count_cores(std::span<const std::string> lists) {
-  const ProcessorSet all = empty_set();
-  const ProcessorSet one = empty_set();
-  for (const std::string& list : lists) {
-    if (hwloc_bitmap_list_sscanf(one.get(), list.c_str()) != 0 ||
-        hwloc_bitmap_or(all.get(), all.get(), one.get()) != 0) {
-      fail(ExitCode::internal, "comm_shm cannot parse the list of cores {}", list);
-    }
-  }
-  return hwloc_bitmap_weight(all.get());
-}
-
 Node find_node(Communicator& bootstrap, int ranks_per_node) {
   const std::vector<std::string> kernels = gather_texts(bootstrap, own_kernel());
-  const std::vector<std::string> cores = gather_texts(bootstrap, own_cores());
+  const std::vector<std::string> cores = gather_texts(bootstrap, text_of(own_processors()));
   Node node;
   std::vector<std::string> cores_of_node;
   for (int rank = 0; rank < bootstrap.size(); ++rank) {
@@ -78,7 +56,7 @@ Node find_node(Communicator& bootstrap, int ranks_per_node) {
   }
   const auto ranks_here = static_cast<int>(node.ranks.size());
   const std::optional<CpuQuota> quota = cpu_quota();
-  node.core_for_each = count_cores(cores_of_node) >= ranks_here && (!quota || quota->cpus >= ranks_here);
+  node.core_for_each = count_processors(cores_of_node) >= ranks_here && (!quota || quota->cpus >= ranks_here);
   if (ranks_per_node == 0) return node;
   const auto own_place = std::ranges::find(node.ranks, bootstrap.rank()) - node.ranks.begin();
   const auto first = node.ranks.begin() + own_place / ranks_per_node * ranks_per_node;

@@ -2,7 +2,6 @@
 // Node: which ranks can share memory, and whether there is a core for each.
 #pragma once
 
-#include <span>
 #include <string>
 #include <vector>
 
@@ -15,9 +14,6 @@ struct Node {
   std::vector<int> ranks;  ///< ranks of the bootstrap, ascending, including this rank
   bool core_for_each = false;
 };
-
-/// The number of distinct cores (hardware threads) in `lists`; a list looks like "0-3,8".
-int count_cores(std::span<const std::string> lists);
 
 /// The node of this rank: the ranks that run on the same kernel and see each other's processes, further
 /// divided into groups of at most `ranks_per_node` unless that is 0. Collective over the bootstrap.

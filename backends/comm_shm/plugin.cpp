@@ -14,7 +14,8 @@ namespace {
 constexpr ParamSpec params[] = {
     integer_param("comm", "ranks_per_node", "0", 0, 1 << 20, "ranks",
                   "This many consecutive ranks count as a node, to study several nodes on one machine; 0 "
-                  "takes the real nodes."),
+                  "takes the real nodes.")
+        .open_in_evaluation(),
 };
 
 const char* unusable_among(Communicator& ranks) {
@@ -42,7 +43,7 @@ std::unique_ptr<Communicator> create(const CommunicatorArgs& args) {
 CommunicatorPlan plan(const ParamValues& deck, int ranks) {
   const auto ranks_per_node = static_cast<int>(deck.integer("comm.ranks_per_node"));
   const int reached = ranks_per_node > 0 ? std::min(ranks_per_node, ranks) : ranks;
-  return {reached, SharedPart::bytes(reached)};
+  return {reached, SharedPart::bytes(reached), SharedPart::bytes(1) - SharedPart::bytes(0)};
 }
 
 }  // namespace

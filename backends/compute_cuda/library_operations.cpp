@@ -103,6 +103,17 @@ bool LibraryOperations::run(const LinearBackwardWeight& op) {
   return done;
 }
 
+bool LibraryOperations::run(const MatrixProduct& op) {
+  for (std::int64_t i = 0; i < op.z.shape[0]; ++i) {
+    if (!matmul_.multiply(op.z.shape[1], op.z.shape[2], op.inner(), matrix_of_stack(op.x, i, op.x_transposed),
+                          matrix_of_stack(op.y, i, op.y_transposed), matrix_of_stack(op.z, i), false)) {
+      require(i == 0, "cuBLASLt takes all matrices of a stack or none");
+      return false;
+    }
+  }
+  return true;
+}
+
 #if defined(MYLOS_HAVE_CUDNN)
 
 bool LibraryOperations::run(const AttentionForward& op) {

@@ -19,10 +19,11 @@ class LibraryOperations {
  public:
 #if defined(MYLOS_HAVE_CUDNN)
   using List = OperationList<LinearForward, LinearBackwardInput, LinearBackwardWeight, LinearAddForward,
-                             LinearGeluForward, LinearGeluBackwardInput, AttentionForward, AttentionBackward>;
+                             LinearGeluForward, LinearGeluBackwardInput, AttentionForward, AttentionBackward,
+                             MatrixProduct>;
 #else
   using List = OperationList<LinearForward, LinearBackwardInput, LinearBackwardWeight, LinearAddForward,
-                             LinearGeluForward, LinearGeluBackwardInput>;
+                             LinearGeluForward, LinearGeluBackwardInput, MatrixProduct>;
 #endif
 
   LibraryOperations(ComputeBackend& memory, const Workspace& workspace, MemoryLedger* ledger, bool autotunes);
@@ -39,6 +40,7 @@ class LibraryOperations {
   bool run(const LinearAddForward& op);
   bool run(const LinearGeluForward& op);
   bool run(const LinearGeluBackwardInput& op);
+  bool run(const MatrixProduct& op);
 #if defined(MYLOS_HAVE_CUDNN)
   bool run(const AttentionForward& op);
   bool run(const AttentionBackward& op);

@@ -55,7 +55,9 @@ constexpr ParamSpec params[] = {
         "When a large matrix product first occurs, cuBLASLt's algorithms for it are measured and the "
         "fastest is kept, instead of the one that cuBLASLt expects to be the fastest; needs memory for "
         "a second result of the product meanwhile. The measurements differ, so two runs, or a run and "
-        "its restart, can differ in the last bits. With parallel.tensor, needs parallel.vocab."),
+        "its restart, can differ in the last bits. With parallel.tensor, needs parallel.vocab.")
+        .changes(Effect::measured)
+        .open_in_evaluation(),
 };
 
 std::unique_ptr<ComputeBackend> create(const ComputeArgs& args) {

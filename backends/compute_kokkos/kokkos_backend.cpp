@@ -163,15 +163,22 @@ void KokkosBackend::synchronize() {
 #endif
 }
 
-#if defined(KOKKOS_ENABLE_CUDA)
-
+// Kokkos takes the names of regions as std::string, which is made only if a tool is loaded.
 void KokkosBackend::begin_range(const char* name) {
+#if defined(KOKKOS_ENABLE_CUDA)
   nvtxRangePushA(name);
+#endif
+  if (Kokkos::Profiling::profileLibraryLoaded()) Kokkos::Profiling::pushRegion(name);
 }
 
 void KokkosBackend::end_range() {
+  if (Kokkos::Profiling::profileLibraryLoaded()) Kokkos::Profiling::popRegion();
+#if defined(KOKKOS_ENABLE_CUDA)
   nvtxRangePop();
+#endif
 }
+
+#if defined(KOKKOS_ENABLE_CUDA)
 
 std::size_t KokkosBackend::device_bytes_in_use() const {
   std::size_t free = 0;
@@ -240,15 +247,6 @@ bool KokkosBackend::launch(const Graph& graph) {
 
 #else
 
-// Regions for Kokkos' tools. Kokkos takes their names as std::string, which is made only if a tool is loaded.
-void KokkosBackend::begin_range(const char* name) {
-  if (Kokkos::Profiling::profileLibraryLoaded()) Kokkos::Profiling::pushRegion(name);
-}
-
-void KokkosBackend::end_range() {
-  if (Kokkos::Profiling::profileLibraryLoaded()) Kokkos::Profiling::popRegion();
-}
-
 Event KokkosBackend::create_event() {
   return {std::make_shared<Time>()};
 }
@@ -263,7 +261,7 @@ void KokkosBackend::host_wait(const Event& /*event*/) {
 }
 
 double KokkosBackend::seconds_between(const Event& begin, const Event& end) {
-  return std::chrono::duration<double>(recorded(end) - recorded(begin)).count();
+  return in_seconds(recorded(end) - recorded(begin));
 }
 
 #endif

@@ -127,4 +127,17 @@ void KokkosOperations::run(const LinearBackwardWeight& op) {
   });
 }
 
+void KokkosOperations::run(const MatrixProduct& op) {
+  const std::int64_t m = op.z.shape[1];
+  const std::int64_t n = op.z.shape[2];
+  require(op.z.dtype == DType::fp32 && op.x.dtype == op.y.dtype, "factors of one type and an fp32 product");
+  dispatch_float(op.x.dtype, [&]<class T>(T) {
+    for (std::int64_t i = 0; i < op.z.shape[0]; ++i) {
+      gemm<T, T, float>("mylos::matrix_product::tiles"_label, m, n, op.inner(),
+                        matrix_of_stack(op.x, i, op.x_transposed), matrix_of_stack(op.y, i, op.y_transposed),
+                        nullptr, matrix_of_stack(op.z, i), false);
+    }
+  });
+}
+
 }  // namespace mylos::compute_kokkos

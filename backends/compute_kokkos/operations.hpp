@@ -20,7 +20,8 @@ class KokkosOperations {
                     RouterForward, RouterBackwardInput, RouterBackwardWeight, RouterChoice, ExpertPlaces,
                     GatherRows, CombineRows, CombineRowsBackward, GroupedLinearForward,
                     GroupedLinearBackwardInput, GroupedLinearBackwardWeight, RouterStatistics, RouterGradient,
-                    TopTokens, PositiveTokens, Subtract, DepthPredictorLoss>;
+                    TopTokens, PositiveTokens, Subtract, DepthPredictorLoss, MatrixProduct, ScaledSum,
+                    NormaliseMatrices, NesterovMomentum, CopyBlocks, MuonStep>;
 
   void run(const Fill& op);
   void run(const Cast& op);
@@ -66,6 +67,12 @@ class KokkosOperations {
   void run(const PositiveTokens& op);
   void run(const Subtract& op);
   void run(const DepthPredictorLoss& op);
+  void run(const MatrixProduct& op);
+  void run(const ScaledSum& op);
+  void run(const NormaliseMatrices& op);
+  void run(const NesterovMomentum& op);
+  void run(const CopyBlocks& op);
+  void run(const MuonStep& op);
 
  private:
   static constexpr std::size_t max_partials = 1024;

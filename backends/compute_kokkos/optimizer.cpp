@@ -77,6 +77,23 @@ struct SgdRule {
   }
 };
 
+/// Muon's update rule.
+template <class G>
+struct MuonRule {
+  const G* direction;
+  Vec scale;
+  Vec learning_rate;
+
+  KOKKOS_FUNCTION explicit MuonRule(const MuonStep& args)
+      : direction(static_cast<const G*>(args.gradient.data)),
+        scale(args.scale),
+        learning_rate(args.rate_factor * args.scalars->learning_rate) {}
+
+  KOKKOS_FORCEINLINE_FUNCTION Vec operator()(Lanes at, Vec decay, Vec p) const {
+    return p - learning_rate * multiply_add(decay, p, scale * at.load(direction));
+  }
+};
+
 /// The step on elements that have an fp32 master.
 template <class W>
 struct MasterUpdate {
@@ -199,6 +216,10 @@ void KokkosOperations::run(const AdamWStep& op) {
 
 void KokkosOperations::run(const SgdStep& op) {
   step<SgdRule>("mylos::sgd::elements"_label, op);
+}
+
+void KokkosOperations::run(const MuonStep& op) {
+  step<MuonRule>("mylos::muon::elements"_label, op);
 }
 
 void KokkosOperations::run(const GuardStep& op) {

@@ -8,7 +8,6 @@
 #include <string>
 #include <string_view>
 #include <unistd.h>
-#include <vector>
 
 #include <Kokkos_Core.hpp>
 #if defined(KOKKOS_ENABLE_OPENMP)
@@ -18,8 +17,8 @@
 #include <fmt/core.h>
 
 #include "backends/compute_kokkos/kokkos_backend.hpp"
-#include "core/base/affinity.hpp"
 #include "core/base/instruction_set.hpp"
+#include "core/base/processors.hpp"
 #include "core/base/thread_limits.hpp"
 
 #define MYLOS_STRING_OF(x) #x
@@ -57,21 +56,13 @@ void pin_workers(int num_threads) {
   const bool is_decided =
       omp_get_proc_bind() != omp_proc_bind_false || std::getenv("OMP_PROC_BIND") != nullptr;
   if (num_threads == 1 || is_decided) return;
-  const Topology topology = load_topology();
-  const ProcessorSet own = own_set(topology);
-  if (hwloc_bitmap_weight(own.get()) != num_threads) return;
-  std::vector<ProcessorSet> processors;
-  for (int p = hwloc_bitmap_first(own.get()); p >= 0; p = hwloc_bitmap_next(own.get(), p)) {
-    processors.push_back(empty_set());
-    if (hwloc_bitmap_only(processors.back().get(), static_cast<unsigned>(p)) != 0)
-      fail(ExitCode::internal, "hwloc is out of memory");
-  }
+  const Processors own = own_processors();
+  if (std::ssize(own) != num_threads) return;
   int unbound = 0;
 #pragma omp parallel num_threads(num_threads) reduction(+ : unbound)
   {
     const auto thread = static_cast<std::size_t>(omp_get_thread_num());
-    if (thread > 0 && hwloc_set_cpubind(topology.get(), processors[thread].get(), HWLOC_CPUBIND_THREAD) != 0)
-      ++unbound;
+    if (thread > 0 && bind_thread({own[thread]}) != 0) ++unbound;
   }
   if (unbound > 0) fmt::print(stderr, "mylos: {} worker threads could not be bound to processors\n", unbound);
 #endif

@@ -259,6 +259,15 @@ bool OnednnOperations::run(const GroupedLinearBackwardWeight& op) {
   return true;
 }
 
+bool OnednnOperations::run(const MatrixProduct& op) {
+  if (!is_multiplied(op.x.dtype)) return false;
+  for (std::int64_t i = 0; i < op.z.shape[0]; ++i) {
+    multiply(op.z.shape[1], op.z.shape[2], op.inner(), matrix_of_stack(op.x, i, op.x_transposed),
+             matrix_of_stack(op.y, i, op.y_transposed), nullptr, matrix_of_stack(op.z, i));
+  }
+  return true;
+}
+
 std::string OnednnOperations::own_products() {
   std::string types;
   for (const DType type : {DType::bf16, DType::fp16}) {
@@ -295,6 +304,20 @@ std::size_t OnednnOperations::workspace(const PlannedWork& work) {
       // One per weight, version and use.
       copies += (most.forward + most.input) * static_cast<std::size_t>(p.places);
     }
+  }
+  for (const PlannedMatrixProduct& p : work.matrix_products) {
+    if (!is_multiplied(p.dtype)) continue;
+    if (p.threads > 0) omp_set_num_threads(p.threads);
+    if (is_own(p.dtype)) {
+      own_scratch =
+          std::max(own_scratch, Matmul::scratch_bytes(p.dtype, p.m, p.n, p.k, p.x_transposed, p.threads));
+      continue;
+    }
+    const MatrixView x{nullptr, p.dtype, p.x_transposed ? p.m : p.k, 1};
+    const MatrixView y{nullptr, p.dtype, p.y_transposed ? p.k : p.n, 1};
+    products.find(ProductKey::product(p.m, p.n, p.k, p.x_transposed ? x.transposed() : x,
+                                      p.y_transposed ? y.transposed() : y, false,
+                                      {nullptr, DType::fp32, p.n, 1}, false));
   }
   omp_set_num_threads(threads);
   return copies + own_scratch + products.scratchpad_bytes();

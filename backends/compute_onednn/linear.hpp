@@ -23,7 +23,7 @@ namespace mylos::compute_onednn {
 class OnednnOperations {
  public:
   using List = OperationList<LinearForward, LinearBackwardInput, LinearBackwardWeight, GroupedLinearForward,
-                             GroupedLinearBackwardInput, GroupedLinearBackwardWeight>;
+                             GroupedLinearBackwardInput, GroupedLinearBackwardWeight, MatrixProduct>;
 
   static constexpr std::int64_t least_rows = 9;
 
@@ -37,6 +37,7 @@ class OnednnOperations {
   bool run(const GroupedLinearForward& op);
   bool run(const GroupedLinearBackwardInput& op);
   bool run(const GroupedLinearBackwardWeight& op);
+  bool run(const MatrixProduct& op);
 
   /// Bytes that a run with these products keeps: scratch memory, which they share, and packed copies.
   static std::size_t workspace(const PlannedWork& work);

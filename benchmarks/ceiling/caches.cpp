@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "app/processors.hpp"
+#include "core/base/processors.hpp"
 
 namespace mylos {
 

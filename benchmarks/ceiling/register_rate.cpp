@@ -2,7 +2,6 @@
 #include "benchmarks/ceiling/register_rate.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <omp.h>
 
@@ -10,6 +9,7 @@
 #include <immintrin.h>
 #endif
 
+#include "core/base/clock.hpp"
 #include "core/base/instruction_set.hpp"
 
 namespace mylos {
@@ -42,10 +42,10 @@ double rate_of(double flops, const std::function<void()>& meet, void (*work)()) 
   double best = 0.0;
   for (int i = 0; i < repetitions; ++i) {
     meet();
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = Clock::now();
 #pragma omp parallel
     work();
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const double seconds = seconds_since(begin);
     best = std::max(best, 1e-9 * flops * omp_get_max_threads() / seconds);
   }
   return best;

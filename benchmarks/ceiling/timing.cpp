@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "benchmarks/ceiling/timing.hpp"
 
-#include <chrono>
 #include <utility>
 #include <vector>
 
+#include "core/base/clock.hpp"
 #include "core/base/statistics.hpp"
 
 namespace mylos {
 
 double median_seconds(double budget, int calls, const std::function<void(int)>& call) {
-  using Clock = std::chrono::steady_clock;
-  const auto seconds_since = [](Clock::time_point start) {
-    return std::chrono::duration<double>(Clock::now() - start).count();
-  };
   constexpr int enough = 100;
   std::vector<double> seconds;
   const auto begin = Clock::now();

@@ -4,7 +4,6 @@
 // writes one row per point.
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -17,9 +16,10 @@
 
 #include <mpi.h>
 
-#include "app/command_line.hpp"
-#include "app/mpi_runtime.hpp"
+#include "app/deck/command_line.hpp"
+#include "app/launch/mpi_runtime.hpp"
 #include "benchmarks/collectives/memory_bound.hpp"
+#include "core/base/clock.hpp"
 #include "core/base/statistics.hpp"
 #include "core/communication/communicator.hpp"
 #include "core/param_values.hpp"
@@ -29,8 +29,6 @@
 
 namespace mylos {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 /// A collective to measure. A size is that of the larger buffer, as in nccl-tests.
 struct Collective {
@@ -72,10 +70,6 @@ std::vector<std::string> words(const std::string& list) {
   std::istringstream stream(list);
   for (std::string word; std::getline(stream, word, ',');) result.push_back(word);
   return result;
-}
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 /// Small whole numbers, so that sums over up to 17 ranks are exact in every type and order.

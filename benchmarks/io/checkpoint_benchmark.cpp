@@ -2,7 +2,6 @@
 // Time of writing and reading a checkpoint of a GPT-2 with its optimizer's states, in turn with dd and cat on
 // the same bytes and the same disk. Start it under mpiexec; the CSV file has one row per round.
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -14,9 +13,11 @@
 
 #include <mpi.h>
 
-#include "app/command_line.hpp"
-#include "app/mpi_runtime.hpp"
-#include "app/setup.hpp"
+#include "app/deck/command_line.hpp"
+#include "app/launch/launch.hpp"
+#include "app/launch/mpi_runtime.hpp"
+#include "app/launch/setup.hpp"
+#include "core/base/clock.hpp"
 #include "core/base/statistics.hpp"
 #include "core/layout/parameter_table.hpp"
 #include "core/model/parameters.hpp"
@@ -29,11 +30,6 @@ namespace mylos {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
-
-double seconds_between(Clock::time_point begin, Clock::time_point end) {
-  return std::chrono::duration<double>(end - begin).count();
-}
 
 CommandSyntax syntax() {
   const auto count = [](const char* name, const char* value, const char* doc) {
@@ -59,7 +55,7 @@ double seconds_of(const MpiRuntime& mpi, const std::string& command) {
     if (mpi.rank() != 0) return;
     const auto start = Clock::now();
     if (std::system(command.c_str()) != 0) fail(ExitCode::io, "failed: {}", command);
-    seconds = seconds_between(start, Clock::now());
+    seconds = seconds_since(start);
   });
   return seconds;
 }
@@ -140,11 +136,10 @@ class Benchmark {
     auto start = Clock::now();
     store_.write(content_);
     const auto written = Clock::now();
-    round.write = seconds_between(start, written);
-    round.layout_to_fsync =
-        seconds_between(times_[CheckpointPhase::create], times_[CheckpointPhase::manifest]);
+    round.write = in_seconds(written - start);
+    round.layout_to_fsync = in_seconds(times_[CheckpointPhase::manifest] - times_[CheckpointPhase::create]);
     store_.finish();
-    round.finish = seconds_between(written, Clock::now());
+    round.finish = seconds_since(written);
 
     const fs::path path = store_.path_of(content_.state.step);
     const std::string cat = fmt::format("cat {}/*.h5 > /dev/null", path.string());
@@ -154,12 +149,12 @@ class Benchmark {
     drop_caches();
     start = Clock::now();
     const CheckpointReader reader(io_, path);
-    round.open = seconds_between(start, Clock::now());
+    round.open = seconds_since(start);
     start = Clock::now();
     run_collectively(MPI_COMM_WORLD, [&] {
       for (const CheckpointTensor& tensor : content_.tensors) reader.read(tensor);
     });
-    round.read = seconds_between(start, Clock::now());
+    round.read = seconds_since(start);
     return round;
   }
 
@@ -180,7 +175,8 @@ class Benchmark {
   CheckpointStore store_;
 };
 
-int run(const MpiRuntime& mpi, int argc, char** argv) {
+int run(const Launch& launch, int argc, char** argv) {
+  const MpiRuntime& mpi = launch.mpi();
   CommandLine line;
   ModelConfig model;
   const auto read_command_line = [&] {
@@ -193,14 +189,14 @@ int run(const MpiRuntime& mpi, int argc, char** argv) {
     line.argument(0, "a directory on the disk to measure");
     if (line.integer("rounds") < 1) fail(ExitCode::usage, "--rounds must be at least 1");
   };
-  if (const int code = run_agreed(mpi, read_command_line)) return code;
+  launch.agree(read_command_line);
   if (line.flag("help")) {
     if (mpi.rank() == 0)
       fmt::print("mpiexec -n RANKS checkpoint_benchmark DIR: checkpoints compared with dd and cat\n\n{}",
                  options_text("Options", syntax().options));
     return 0;
   }
-  try {
+  return launch.run([&] {
     Benchmark benchmark(mpi, line.argument(0, ""), model, line.flag("cold"));
     std::vector<Round> rounds;
     for (std::int64_t i = 0; i < line.integer("rounds"); ++i) rounds.push_back(benchmark.measure());
@@ -233,9 +229,7 @@ int run(const MpiRuntime& mpi, int argc, char** argv) {
     }
     if (!csv.flush()) fail(ExitCode::io, "{} cannot be written", line.text("csv"));
     return 0;
-  } catch (const std::exception& error) {
-    return end_job(mpi, error, [](ExitCode, const std::string&) {});
-  }
+  });
 }
 
 }  // namespace
@@ -243,8 +237,8 @@ int run(const MpiRuntime& mpi, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return mylos::with_mpi(mylos::MpiRuntime::default_start_timeout,
-                           [&](const mylos::MpiRuntime& mpi) { return mylos::run(mpi, argc, argv); });
+    return mylos::with_launch(mylos::MpiRuntime::default_start_timeout,
+                              [&](const mylos::Launch& launch) { return mylos::run(launch, argc, argv); });
   } catch (const std::exception& error) {
     fmt::print(stderr, "checkpoint_benchmark: {}\n", error.what());
     return static_cast<int>(mylos::ExitCode::internal);

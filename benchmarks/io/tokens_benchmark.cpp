@@ -4,14 +4,14 @@
 // benchmark and then tiktoken.
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "app/command_line.hpp"
+#include "app/deck/command_line.hpp"
+#include "core/base/clock.hpp"
 #include "core/base/error.hpp"
 #include "core/base/rng.hpp"
 #include "core/base/statistics.hpp"
@@ -21,8 +21,6 @@
 
 namespace mylos {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 CommandSyntax syntax() {
   const auto count = [](const char* name, const char* value, const char* doc) {
@@ -46,7 +44,7 @@ double seconds_of(std::int64_t threads, const Work& work) {
     for (std::int64_t t = 1; t < threads; ++t) others.emplace_back([&work, t] { work(t); });
     work(0);
   }
-  return std::chrono::duration<double>(Clock::now() - start).count();
+  return seconds_since(start);
 }
 
 /// Ranks of the single bytes only, without merges.

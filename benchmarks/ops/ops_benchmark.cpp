@@ -5,7 +5,6 @@
 // 124M, whose operands are out of cache and whose ceilings are measured first. The operands of small cases
 // stay in cache.
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <limits>
 #include <map>
@@ -22,6 +21,7 @@
 #include "benchmarks/ceiling/register_rate.hpp"
 #include "benchmarks/ceiling/timing.hpp"
 #include "benchmarks/ceiling/triad.hpp"
+#include "core/base/clock.hpp"
 #include "core/base/statistics.hpp"
 #include "core/base/thread_limits.hpp"
 #include "tests/ops/op_run.hpp"
@@ -68,7 +68,6 @@ double least_seconds(const OpCase& c, const Ceilings& ceilings) {
 }
 
 void measure(benchmark::State& state, const OpCase& c, ComputeBackend& backend, const Ceilings& ceilings) {
-  using Clock = std::chrono::steady_clock;
   const Contents initial = initial_contents(c);
   std::vector<OpRun> runs;
   const std::size_t copies = c.full_size ? out_of_cache_copies(c.bytes) : 1;
@@ -85,8 +84,7 @@ void measure(benchmark::State& state, const OpCase& c, ComputeBackend& backend, 
     const auto start = Clock::now();
     for (std::size_t i = 0; i < calls; ++i) runs[next++ % runs.size()].run();
     runs.front().synchronize();
-    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count() /
-                      static_cast<double>(calls));
+    seconds.push_back(seconds_since(start) / static_cast<double>(calls));
   }
   const double call = median(std::move(seconds));
   state.counters["median_s"] = call;

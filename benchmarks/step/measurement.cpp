@@ -7,7 +7,7 @@
 
 #include <mpi.h>
 
-#include "app/random_tokens.hpp"
+#include "app/commands/random_tokens.hpp"
 #include "core/base/statistics.hpp"
 #include "parallel/engine/list_check.hpp"
 

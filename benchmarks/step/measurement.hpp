@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "app/run_config.hpp"
-#include "app/session.hpp"
+#include "app/deck/run_config.hpp"
+#include "app/launch/session.hpp"
 #include "parallel/engine/training_step.hpp"
 
 namespace mylos {

@@ -10,8 +10,10 @@
 #include <string>
 #include <utility>
 
-#include "app/command_line.hpp"
-#include "app/setup.hpp"
+#include "app/deck/command_line.hpp"
+#include "app/launch/launch.hpp"
+#include "app/launch/setup.hpp"
+#include "app/train/opened_model.hpp"
 #include "benchmarks/step/operations_report.hpp"
 #include "benchmarks/step/step_ceiling.hpp"
 #include "benchmarks/step/step_report.hpp"
@@ -106,7 +108,8 @@ DeckOverrides with_unused_keys(DeckOverrides overrides) {
   return overrides;
 }
 
-int run(const MpiRuntime& mpi, int argc, char** argv) {
+int run(const Launch& launch, int argc, char** argv) {
+  const MpiRuntime& mpi = launch.mpi();
   // 1. The command line and the deck: all ranks learn of an error together.
   CommandLine line;
   Repetitions repetitions;
@@ -129,7 +132,7 @@ int run(const MpiRuntime& mpi, int argc, char** argv) {
   const auto read_everything = [&] {
     DeckOverrides overrides = with_unused_keys(line.overrides);
     if (line.flag("sharding")) overrides.emplace_back("parallel.exchange", "zero3");
-    setup = make_setup(deck_text, deck_name, overrides, line.text("plugin-path"), mpi.job());
+    setup = make_setup(deck_text, deck_name, overrides, line.text("plugin-path"), mpi.job(), shape_at);
     setup.choose(mpi.size(), mpi.thread_limits());
     configurations = {{"deck", setup.config}};
     if (line.flag("exchange")) configurations = studied_configurations(setup.config);
@@ -138,18 +141,17 @@ int run(const MpiRuntime& mpi, int argc, char** argv) {
     open_output(csv, line.text("csv"));
     open_output(operations, line.text("operations-csv"));
   };
-  if (const int code = run_agreed(mpi, read_command_line)) return code;
+  launch.agree(read_command_line);
   if (line.flag("help")) {
     if (mpi.rank() == 0) fmt::print("{}", help_text());
     return 0;
   }
   deck_text = mpi.broadcast(deck_text);
-  if (const int code = run_agreed(mpi, read_everything)) return code;
-  if (const int code = fall_back_to_mpi(mpi, setup)) return code;
+  launch.agree(read_everything);
+  launch.adopt(setup);
 
-  try {
+  return launch.run([&] {
     // 2. Backends: from here an error of one rank ends the job.
-    mpi.set_limits(setup.config.comm.limits);
     Session session(setup.plugins, setup.config, setup.values, mpi.recorder());
     const double peak = setup.config.peak_tflops > 0.0
                             ? setup.config.peak_tflops
@@ -181,17 +183,15 @@ int run(const MpiRuntime& mpi, int argc, char** argv) {
     }
     session.world().barrier();
     return 0;
-  } catch (const std::exception& error) {
-    return end_job(mpi, error, [](ExitCode, const std::string&) {});
-  }
+  });
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    return with_mpi(MpiRuntime::default_start_timeout,
-                    [&](const MpiRuntime& mpi) { return run(mpi, argc, argv); });
+    return with_launch(MpiRuntime::default_start_timeout,
+                       [&](const Launch& launch) { return run(launch, argc, argv); });
   } catch (const std::exception& error) {
     fmt::print(stderr, "step_benchmark: {}\n", error.what());
     const auto* known = dynamic_cast<const mylos::Error*>(&error);

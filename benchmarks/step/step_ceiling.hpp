@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "app/run_config.hpp"
+#include "app/deck/run_config.hpp"
 #include "benchmarks/ceiling/register_rate.hpp"
 
 namespace mylos {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/base/clock.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
@@ -8,6 +9,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include <fmt/core.h>
 
 #include "core/base/error.hpp"
 
@@ -43,6 +46,13 @@ Clock::time_point Clock::now() {
   static const Nanoseconds* const driven = map_driver();
   if (driven == nullptr) return std::chrono::steady_clock::now();
   return time_point(std::chrono::nanoseconds(driven->load()));
+}
+
+std::string clock_text(double seconds) {
+  constexpr double longest = 1e15;
+  const auto s = static_cast<std::int64_t>(std::clamp(seconds, 0.0, longest));
+  if (s >= 3600) return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
+  return fmt::format("{}:{:02}", s / 60, s % 60);
 }
 
 }  // namespace mylos

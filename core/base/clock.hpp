@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Clock: the time that durations and limits are measured with, which a test may drive. What is only shown or
-// traced keeps std::chrono::steady_clock.
+// traced keeps std::chrono::steady_clock. Durations in seconds, and as text.
 #pragma once
 
 #include <chrono>
+#include <string>
 
 namespace mylos {
 
@@ -22,8 +23,15 @@ class Clock {
   static const char* driver();
 };
 
-inline double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
+constexpr double in_seconds(std::chrono::duration<double> duration) {
+  return duration.count();
 }
+
+inline double seconds_since(Clock::time_point begin) {
+  return in_seconds(Clock::now() - begin);
+}
+
+/// A duration as a clock shows it, in whole seconds: "2:03", "1:02:03". "0:00" if it is negative.
+std::string clock_text(double seconds);
 
 }  // namespace mylos

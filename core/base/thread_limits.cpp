@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <pthread.h>
-#include <sched.h>
 #include <sstream>
 #include <sys/resource.h>
 
@@ -15,6 +14,7 @@
 
 #include "core/base/host.hpp"
 #include "core/base/join.hpp"
+#include "core/base/processors.hpp"
 #include "core/base/semaphore.hpp"
 
 namespace mylos {
@@ -117,15 +117,6 @@ std::optional<CpuQuota> cpu_quota(const fs::path& root) {
   return smallest;
 }
 
-int usable_processors() {
-  constexpr int most_processors = 1 << 16;
-  const std::size_t bytes = CPU_ALLOC_SIZE(most_processors);
-  std::vector<std::byte> set(bytes);
-  auto* processors = reinterpret_cast<cpu_set_t*>(set.data());
-  if (sched_getaffinity(0, bytes, processors) != 0) return 1;
-  return std::max(1, CPU_COUNT_S(bytes, processors));
-}
-
 std::vector<ThreadLimit> thread_limits(std::int64_t processors, int sharing,
                                        const std::optional<CpuQuota>& quota, int sharing_quota) {
   const auto among = [](int count) { return count > 1 ? fmt::format(" for {} ranks", count) : ""; };
@@ -153,14 +144,19 @@ std::optional<ThreadLimit> slurm_threads(int sharing) {
   return limits.empty() ? std::nullopt : std::optional(smallest(limits));
 }
 
+std::vector<ThreadLimit> own_thread_limits(const Sharing& sharing) {
+  std::vector<ThreadLimit> limits =
+      thread_limits(std::ssize(own_processors()), sharing.processors, cpu_quota(), sharing.quota);
+  if (const auto allotted = slurm_threads(sharing.node)) limits.push_back(*allotted);
+  return limits;
+}
+
 const ThreadLimit& smallest(std::span<const ThreadLimit> limits) {
   return *std::ranges::min_element(limits, {}, &ThreadLimit::threads);
 }
 
 int default_threads() {
-  std::vector<ThreadLimit> limits = thread_limits(usable_processors(), 1, cpu_quota(), 1);
-  if (const auto allotted = slurm_threads(1)) limits.push_back(*allotted);
-  return static_cast<int>(smallest(limits).threads);
+  return static_cast<int>(smallest(own_thread_limits()).threads);
 }
 
 int startable_threads(int count, std::size_t stack_bytes) {

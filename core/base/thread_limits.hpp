@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How many threads a process may use: processors, the CPU quota of its container, what Slurm allotted, and
-// what can be started.
+// How many threads a process may use: its processors, the CPU quota of its container, what Slurm allotted,
+// and what can be started.
 #pragma once
 
 #include <cstddef>
@@ -24,9 +24,6 @@ struct CpuQuota {
 /// of the file system. What cannot be read sets no quota.
 std::optional<CpuQuota> cpu_quota(const std::filesystem::path& root = "/");
 
-/// Returns the number of processors that the calling thread may use; at least 1.
-int usable_processors();
-
 /// An upper limit on threads and what sets it, such as "64 cores".
 struct ThreadLimit {
   std::int64_t threads = 0;
@@ -41,6 +38,18 @@ std::vector<ThreadLimit> thread_limits(std::int64_t processors, int sharing,
 /// Returns what Slurm allotted to each of `sharing` processes on this node; empty if it says nothing. Where
 /// Slurm does not bind (TaskPlugin=task/none), a process may use more processors than it was given.
 std::optional<ThreadLimit> slurm_threads(int sharing);
+
+/// How a process shares what it may use with others of its job, on the same node.
+struct Sharing {
+  int processors = 1;  ///< how many may use the same processors as this one
+  int index = 0;       ///< how many of these come before it
+  int quota = 1;       ///< how many are in the control group that sets its quota
+  int node = 1;        ///< how many are on the node, among which Slurm's processors are divided
+};
+
+/// Returns the limits on the threads of this process: its share of the processors that the calling thread may
+/// use, then its share of the CPU quota, if there is one, and what Slurm allotted to it, if it says so.
+std::vector<ThreadLimit> own_thread_limits(const Sharing& sharing = {});
 
 /// Returns the smallest limit, which allows at least one thread; the first of equal ones. `limits` is not
 /// empty.

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/base/error.hpp"
+#include "core/base/join.hpp"
 
 namespace mylos {
 
@@ -20,52 +21,53 @@ std::string name_of(AxisSet axes) {
   return name.empty() ? "none" : name;
 }
 
-Coordinates::Coordinates(const GridExtents& extents, int world_size, int rank)
-    : extents_{extents.tensor,
-               extents.context,
-               extents.expert,
-               extents.shard,
-               extents.replicate,
-               extents.pipeline,
-               1} {
+Coordinates::Coordinates(const GridExtents& extents, int world_size, int rank) {
+  std::ranges::copy(extents.along, extents_.begin());
+  extents_.back() = 1;
+  const auto place = [](Axis axis) { return static_cast<std::size_t>(axis); };
   if (!extents.replicas.empty()) {
     first_replicas_ = {0};
     for (const int replicas : extents.replicas) first_replicas_.push_back(first_replicas_.back() + replicas);
-    const int number = rank / extents.tensor;
+    constexpr auto num_faster = static_cast<std::size_t>(Axis::replicate);
+    static_assert(num_faster + 2 == num_axes, "the axes that count replicas are the slowest");
+    int number = rank;
+    int per_replica = 1;
+    for (std::size_t i = 0; i < num_faster; ++i) {
+      indices_[i] = number % extents_[i];
+      number /= extents_[i];
+      per_replica *= extents_[i];
+    }
     const int stage =
         static_cast<int>(std::ranges::upper_bound(first_replicas_, number) - first_replicas_.begin()) - 1;
-    const bool fits =
-        std::ranges::min(extents.replicas) >= 1 && world_size == extents.tensor * first_replicas_.back();
-    if (!fits)
-      fail(ExitCode::usage, "replicas need {} ranks, but {} were started",
-           extents.tensor * first_replicas_.back(), world_size);
-    const auto place = [](Axis axis) { return static_cast<std::size_t>(axis); };
+    const int needed = per_replica * first_replicas_.back();
+    if (std::ranges::min(extents.replicas) < 1 || world_size != needed)
+      fail(ExitCode::usage, "replicas need {} ranks, but {} were started", needed, world_size);
     extents_[place(Axis::replicate)] = extents.replicas[static_cast<std::size_t>(stage)];
     extents_[place(Axis::pipeline)] = static_cast<int>(extents.replicas.size());
-    indices_[place(Axis::tensor)] = rank % extents.tensor;
     indices_[place(Axis::replicate)] = number - first_replicas_[static_cast<std::size_t>(stage)];
     indices_[place(Axis::pipeline)] = stage;
     last_stage_ = extent(Axis::pipeline) - 1;
     return;
   }
   std::int64_t needed = 1;
-  for (const int extent : extents_) {
+  for (const int extent : extents.along) {
     if (extent < 1)
       fail(ExitCode::usage, "an extent of the process grid is {}, but must be at least 1", extent);
     needed *= extent;
   }
   if (needed != world_size) {
-    fail(ExitCode::usage,
-         "data {} (replicate {} × shard {}) × tensor {} × pipeline {} × expert {} × context {} needs {} "
-         "ranks, but {} were started",
-         std::int64_t{extents.replicate} * extents.shard, extents.replicate, extents.shard, extents.tensor,
-         extents.pipeline, extents.expert, extents.context, needed, world_size);
+    std::vector<std::string> factors;
+    for (int i = 0; i < num_axes; ++i) {
+      const auto axis = static_cast<Axis>(i);
+      factors.push_back(fmt::format("{} {}", name_of(axis), extent(axis)));
+    }
+    fail(ExitCode::usage, "{} needs {} ranks, but {} were started", join(factors, " × "), needed, world_size);
   }
   for (std::size_t i = 0; i < extents_.size(); ++i) {
     indices_[i] = rank % extents_[i];
     rank /= extents_[i];
   }
-  last_stage_ = extents.last_stage < 0 ? extents.pipeline - 1 : extents.last_stage;
+  last_stage_ = extents.last_stage < 0 ? extent(Axis::pipeline) - 1 : extents.last_stage;
   ends_are_apart_ = extents.first_stage != last_stage_;
   if (ends_are_apart_ && (index(Axis::pipeline) == extents.first_stage || has_last_chunk())) {
     extents_.back() = 2;

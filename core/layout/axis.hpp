@@ -6,14 +6,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <iterator>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace mylos {
 
 /// The axes in rank order, the fastest-varying first. A group along the tensor axis therefore consists of
-/// consecutive ranks, which usually share a node.
+/// consecutive ranks, which usually share a node. The replicate and the pipeline axis are the slowest.
 enum class Axis : std::uint8_t {
   tensor,
   context,
@@ -25,12 +27,35 @@ enum class Axis : std::uint8_t {
   /// of the model, which both hold a tied matrix (Megatron-LM's embedding group).
   embedding,
 };
-inline constexpr int num_axes = 6;
+inline constexpr int num_axes = static_cast<int>(Axis::embedding);
+
+/// What the ranks along an axis compute of a step's loss.
+enum class LossTerms : std::uint8_t {
+  same,           ///< the same terms, or parts of them, from the same samples
+  of_positions,   ///< terms of different positions of the same samples
+  of_samples,     ///< terms of different samples
+  of_last_chunk,  ///< terms only on the ranks with the last chunk of the model
+};
+
+struct AxisTraits {
+  std::string_view name;
+  LossTerms terms;
+};
+
+/// By axis.
+inline constexpr AxisTraits axis_traits[] = {
+    {"tensor", LossTerms::same},
+    {"context", LossTerms::of_positions},
+    {"expert", LossTerms::of_samples},
+    {"shard", LossTerms::of_samples},
+    {"replicate", LossTerms::of_samples},
+    {"pipeline", LossTerms::of_last_chunk},
+    {"embedding", LossTerms::of_last_chunk},
+};
+static_assert(std::size(axis_traits) == num_axes + 1);
 
 constexpr std::string_view name_of(Axis axis) {
-  constexpr std::array<std::string_view, num_axes + 1> names = {"tensor",    "context",  "expert",   "shard",
-                                                                "replicate", "pipeline", "embedding"};
-  return names[static_cast<std::size_t>(axis)];
+  return axis_traits[static_cast<std::size_t>(axis)].name;
 }
 
 /// A set of axes.
@@ -52,40 +77,52 @@ class AxisSet {
   unsigned bits_ = 0;
 };
 
+/// The axes of the grid whose ranks compute such terms.
+constexpr AxisSet axes_with(LossTerms terms) {
+  AxisSet axes;
+  for (int i = 0; i < num_axes; ++i) {
+    if (axis_traits[i].terms == terms) axes = axes.with({static_cast<Axis>(i)});
+  }
+  return axes;
+}
+
 inline constexpr AxisSet data_axes = {Axis::shard, Axis::replicate};
-inline constexpr AxisSet all_axes = {Axis::tensor, Axis::context,   Axis::expert,
-                                     Axis::shard,  Axis::replicate, Axis::pipeline};
 /// The ranks along these axes read different samples.
-inline constexpr AxisSet sample_axes = data_axes.with({Axis::expert});
+inline constexpr AxisSet sample_axes = axes_with(LossTerms::of_samples);
 /// The ranks along these axes compute different terms of the step's loss, from different samples or
 /// positions. For every weight that is not split along these axes, each rank computes one term of the
 /// gradient; the gradient is the sum of these terms.
-inline constexpr AxisSet loss_axes = sample_axes.with({Axis::context});
+inline constexpr AxisSet loss_axes = sample_axes.with(axes_with(LossTerms::of_positions));
+/// The ranks along these axes compute the same terms of the loss, and hold the same of every weight that is
+/// not split along them.
+inline constexpr AxisSet same_loss_axes = axes_with(LossTerms::same);
+inline constexpr AxisSet all_axes = loss_axes.with(same_loss_axes).with(axes_with(LossTerms::of_last_chunk));
 
 /// Returns a name such as "tensor", "data" (shard and replicate), "tensor+data", "world" (all) or "none".
 std::string name_of(AxisSet axes);
 
-/// The number of ranks along each axis.
+/// The number of ranks along each axis: 1 unless it is given, as in {{Axis::tensor, 2}, {Axis::shard, 4}}.
 struct GridExtents {
-  int replicate = 1;
-  int shard = 1;
-  int tensor = 1;
-  int pipeline = 1;
-  int expert = 1;
-  int context = 1;
+  constexpr GridExtents() { along.fill(1); }
+  constexpr GridExtents(std::initializer_list<std::pair<Axis, int>> extents) : GridExtents() {
+    for (const auto& [axis, extent] : extents) (*this)[axis] = extent;
+  }
+  constexpr int operator[](Axis axis) const { return along[static_cast<std::size_t>(axis)]; }
+  constexpr int& operator[](Axis axis) { return along[static_cast<std::size_t>(axis)]; }
+
+  std::array<int, num_axes> along{};
   /// Of an asynchronous pipeline whose stages have unequal numbers of replicas: those numbers, which replace
-  /// `replicate` and `pipeline`. The ranks of a stage follow one another.
+  /// the extents of the replicate and the pipeline axis. The ranks of a stage follow one another.
   std::vector<int> replicas{};
   // The stages with the first and the last chunk of the model.
   int first_stage = 0;
   int last_stage = -1;  ///< -1: the last one
 };
 
-/// A rank's place in the grid: rank = tensor + T (context + C (expert + E (shard + S (replicate + R
-/// pipeline)))), where T, C, E, S and R are the extents of the tensor, context, expert, shard and replicate
-/// axes. If the stages have unequal numbers of replicas, replicate + R pipeline is replaced by the number of
-/// the replica, counted stage by stage; R is then that of the rank's own stage. The default is a grid of one
-/// rank.
+/// A rank's place in the grid: rank = tensor + T (context + C (expert + ... (replicate + R pipeline))), where
+/// T, C, ... and R are the extents of the axes. If the stages have unequal numbers of replicas, replicate + R
+/// pipeline is replaced by the number of the replica, counted stage by stage; R is then that of the rank's
+/// own stage. The default is a grid of one rank.
 class Coordinates {
  public:
   Coordinates() { extents_.fill(1); }

@@ -235,6 +235,33 @@ std::vector<PlacedBox> Piece::boxes() const {
   return boxes;
 }
 
+std::vector<Box> matrices_of(const Parameter& parameter) {
+  require(parameter.is_matrix, "a weight of a product");
+  const Box whole = Box::whole(parameter.shape);
+  std::int64_t count = 1;
+  std::size_t divided = 0;  // dimension of the shape
+  std::int64_t covered = 1;
+  for (const Dimension& dimension : parameter.view) {
+    if (dimension.name == parameter.stack) {
+      require(covered == 1, "a stack is the outermost of the dimensions that are joined");
+      count = dimension.extent;
+      break;
+    }
+    covered *= dimension.extent;
+    if (covered < parameter.shape[divided]) continue;
+    ++divided;
+    covered = 1;
+  }
+  std::vector<Box> matrices;
+  for (std::int64_t i = 0; i < count; ++i) {
+    Box& matrix = matrices.emplace_back(whole);
+    if (count == 1) continue;
+    matrix.count[divided] /= count;
+    matrix.start[divided] = i * matrix.count[divided];
+  }
+  return matrices;
+}
+
 std::vector<Piece> pieces_of(const ParameterTable& table, const UnitPart& part) {
   std::vector<Piece> pieces;
   for (const int index : table.unit(part.unit).parameters) {

@@ -50,6 +50,10 @@ struct Parameter {
   std::int64_t row_multiple = 1;
   bool decay = false;    ///< subject to weight decay: two or more dimensions
   bool is_norm = false;  ///< weight or bias of a layernorm
+  /// The weight of a product in a block: one matrix (I, O), or a stack of matrices along the dimension of the
+  /// view that `stack` names. Optimizers may update matrices as a whole.
+  bool is_matrix = false;
+  std::string_view stack{};
   Initialisation initialisation = Initialisation::zeros;
   float stddev = 0.0F;  ///< of Initialisation::normal
   int unit = 0;
@@ -165,6 +169,10 @@ struct Piece {
   /// Returns the elements as boxes of `parameter.shape`, in memory that begins with the part of the unit.
   std::vector<PlacedBox> boxes() const;
 };
+
+/// Returns the matrices of a weight with `is_matrix`, as boxes of its shape: all of its last two dimensions
+/// except those that the stack divides.
+std::vector<Box> matrices_of(const Parameter& parameter);
 
 /// Returns the pieces of a part, in the order of the flat buffer.
 std::vector<Piece> pieces_of(const ParameterTable& table, const UnitPart& part);

@@ -85,6 +85,8 @@ void ExpertLayer::declare_experts(ParameterTable& table, const ModelConfig& mode
                           float stddev) {
     Parameter& parameter =
         table.add(name + part, std::move(shape), std::move(view), Initialisation::normal, stddev);
+    parameter.is_matrix = true;
+    parameter.stack = experts.name;
     ParameterTable::split(parameter, Axis::tensor, "inner");
     ParameterTable::split(parameter, Axis::expert, "experts");
   };

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <set>
 #include <source_location>
@@ -100,6 +101,27 @@ using ReduceScatterCall = GroupCall<CommOperation::reduce_scatter>;
 /// Part i of rank r's input (P, n) becomes part r of rank i's output (P, n).
 using AllToAllCall = GroupCall<CommOperation::all_to_all>;
 
+/// AllToAllCall with numbers of elements per rank; parts follow one another without gaps.
+struct AllToAllVCall {
+  TensorRef input{}, output{};
+  AxisSet group;
+  std::shared_ptr<const std::vector<std::int64_t>> send_counts{}, receive_counts{};
+
+  static constexpr std::string_view name = name_of(CommOperation::all_to_all_v);
+  static void operands(auto& op, const auto& visit) {
+    visit("input", op.input, Access::read);
+    visit("output", op.output, Access::write);
+  }
+  CommCall call() const {
+    return {.operation = CommOperation::all_to_all_v,
+            .input = input,
+            .output = output,
+            .send_counts = *send_counts,
+            .recv_counts = *receive_counts};
+  }
+  double flops() const { return 0.0; }
+};
+
 /// The collectives and messages that concern one rank of the group in particular: `peer`.
 template <CommOperation operation, Access access>
 struct PeerCall {
@@ -139,8 +161,9 @@ inline constexpr bool is_call = requires(const Op& op) {
 
 /// An operation that a program may contain.
 using Recordable =
-    decltype(Operations() + OperationList<AllReduceCall, AllGatherCall, ReduceScatterCall, AllToAllCall,
-                                          BroadcastCall, ReduceCall, SendCall, ReceiveCall, Await>())::Any;
+    decltype(Operations() +
+             OperationList<AllReduceCall, AllGatherCall, ReduceScatterCall, AllToAllCall, AllToAllVCall,
+                           BroadcastCall, ReduceCall, SendCall, ReceiveCall, Await>())::Any;
 
 /// Elements [begin, end) of the gradient of a unit.
 struct GradientRange {
@@ -269,7 +292,7 @@ struct Binding {
 };
 
 /// Binds the members of an operation that are no tensors: the first sample, the scalars, and the table of
-/// segments.
+/// segments and blocks.
 void bind_others(auto& op, const Binding& binding) {
   const auto bind_dropout = [&](Dropout& dropout) {
     dropout.first_sample += binding.first_sample;
@@ -285,6 +308,7 @@ void bind_others(auto& op, const Binding& binding) {
     if (op.scalars != nullptr) op.scalars = binding.scalars;
   }
   if constexpr (requires { op.segments; }) op.segments = static_cast<const Segment*>(binding.at(op.segments));
+  if constexpr (requires { op.blocks; }) op.blocks = static_cast<const CopiedBlock*>(binding.at(op.blocks));
 }
 
 /// Calls visit(operation) with the operation of an entry, its tensors and scalars bound.

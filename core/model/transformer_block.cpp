@@ -63,10 +63,12 @@ void TransformerBlock::declare(ParameterTable& table, const ModelConfig& model, 
   const float residual = residual_stddev(model);
   const std::string h = fmt::format("h.{}.", layer);
   const auto matrix = [&](const char* name, std::vector<std::int64_t> shape, std::vector<Dimension> view,
-                          float stddev, const char* split) {
-    ParameterTable::split(
-        table.add(h + name, std::move(shape), std::move(view), Initialisation::normal, stddev), Axis::tensor,
-        split);
+                          float stddev, const char* split) -> Parameter& {
+    Parameter& parameter =
+        table.add(h + name, std::move(shape), std::move(view), Initialisation::normal, stddev);
+    parameter.is_matrix = true;
+    ParameterTable::split(parameter, Axis::tensor, split);
+    return parameter;
   };
   const auto bias = [&](const char* name, std::int64_t extent, std::vector<Dimension> view) -> Parameter& {
     return table.add(h + name, {extent}, std::move(view), Initialisation::zeros);
@@ -81,7 +83,8 @@ void TransformerBlock::declare(ParameterTable& table, const ModelConfig& model, 
   add_norm(table, model, h + "ln_2");
   matrix("attn.c_proj.weight", {c, c}, {heads, head, width}, residual, "heads");
   bias("attn.c_proj.bias", c, {width});
-  matrix("attn.c_attn.weight", {c, 3 * c}, {width, qkv, heads, head}, initial_stddev, "heads");
+  matrix("attn.c_attn.weight", {c, 3 * c}, {width, qkv, heads, head}, initial_stddev, "heads").stack =
+      qkv.name;
   ParameterTable::split(bias("attn.c_attn.bias", 3 * c, {qkv, heads, head}), Axis::tensor, "heads");
   add_norm(table, model, h + "ln_1");
 }

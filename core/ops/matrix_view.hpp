@@ -41,6 +41,15 @@ inline LinearSizes linear_sizes(const TensorRef& x, const TensorRef& w, const Te
   return sizes;
 }
 
+/// Returns a view of matrix `index` of a stack (B, rows, columns), as its transpose if `transposed`.
+inline MatrixView matrix_of_stack(const TensorRef& stack, std::int64_t index, bool transposed = false) {
+  require(stack.contiguous() && stack.rank == 3, "a contiguous stack of matrices");
+  const std::int64_t rows = stack.shape[1];
+  const std::int64_t columns = stack.shape[2];
+  const MatrixView matrix{stack.flat(index * rows * columns, rows * columns).data, stack.dtype, columns, 1};
+  return transposed ? matrix.transposed() : matrix;
+}
+
 /// Returns a view of an activation (..., C), its leading dimensions folded into rows.
 inline MatrixView activation_matrix(const TensorRef& x) {
   require(x.contiguous() && x.rank >= 1, "a contiguous activation");

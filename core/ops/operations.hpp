@@ -25,6 +25,7 @@
 #include "core/ops/depth_operations.hpp"
 #include "core/ops/expert_operations.hpp"
 #include "core/ops/grad_guard.hpp"
+#include "core/ops/matrix_operations.hpp"
 #include "core/ops/step_scalars.hpp"
 
 namespace mylos {
@@ -609,6 +610,26 @@ struct SgdStep {
   double flops() const { return 6.0 * static_cast<double>(weights.size()); }
 };
 
+/// Muon's step on n elements of matrices (Jordan, 2024; Liu et al., 2025): weight = (1 - rate weight_decay)
+/// weight - rate scale direction, with rate = rate_factor learning_rate. The other members are as in
+/// AdamWStep.
+struct MuonStep {
+  TensorRef weights{}, gradient{}, master{}, previous{};  // gradient (n) fp32: the direction
+  const Segment* segments = nullptr;
+  int num_segments = 0;
+  float rate_factor = 1.0F;
+  float scale = 1.0F;
+  float weight_decay = 0.1F;
+  const StepScalars* scalars = nullptr;
+
+  static constexpr std::string_view name = "muon";
+  static void operands(auto& op, const auto& visit) {
+    visit_weights(op, visit);
+    visit("gradient", op.gradient, Access::read);
+  }
+  double flops() const { return 5.0 * static_cast<double>(weights.size()); }
+};
+
 /// Runs `guard_update` (core/ops/grad_guard.hpp) on device memory.
 struct GuardStep {
   GuardConfig config{};
@@ -657,7 +678,8 @@ using Operations = OperationList<
     DropoutAddLayernorm, LayernormBackward, AdamWStep, SgdStep, GuardStep, RouterForward, RouterBackwardInput,
     RouterBackwardWeight, RouterChoice, ExpertPlaces, GatherRows, CombineRows, CombineRowsBackward,
     GroupedLinearForward, GroupedLinearBackwardInput, GroupedLinearBackwardWeight, RouterStatistics,
-    RouterGradient, TopTokens, PositiveTokens, Subtract, DepthPredictorLoss>;
+    RouterGradient, TopTokens, PositiveTokens, Subtract, DepthPredictorLoss, MatrixProduct, ScaledSum,
+    NormaliseMatrices, NesterovMomentum, CopyBlocks, MuonStep>;
 
 /// Returns a hash (after FNV-1a) of the names of the operations, their order and the sizes of their records.
 template <class... Ops>

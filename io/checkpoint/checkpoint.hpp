@@ -150,8 +150,8 @@ class CheckpointReader {
   const CheckpointState& state() const;
   /// Whether there is a file of this name: "optimizer.h5" may be missing from a checkpoint of weights only.
   bool has(const std::string& file) const;
-  /// The tensors of a file, in the manifest's order or, in version 1, by name. Throws ExitCode::bad_data if
-  /// the checkpoint has no such file.
+  /// The tensors of a file, in the manifest's order. Throws ExitCode::bad_data if the checkpoint has no such
+  /// file.
   std::vector<TensorInfo> tensors(const std::string& file) const;
   /// Reads this rank's parts of a tensor. Throws ExitCode::bad_data with the expected shape if the tensor is
   /// missing or has another shape.

@@ -24,7 +24,6 @@ namespace {
 
 constexpr const char* format_name = "mylos checkpoint";
 constexpr std::int64_t max_file_bytes = std::int64_t{1} << 50U;
-constexpr std::int64_t max_piece_bytes = std::int64_t{64} << 20U;
 constexpr std::size_t max_dimensions = 8;
 constexpr std::size_t max_parts = std::size_t{1} << 14U;  // of a tensor
 
@@ -70,23 +69,7 @@ ManifestTensor parse_tensor(const Json& entry, std::int64_t file_bytes) {
   return tensor;
 }
 
-/// Version 1: contiguous pieces from the beginning of the file.
-void parse_pieces(const Json& entry, ManifestFile& file) {
-  for (const Json& part : entry.elements("pieces")) {
-    ManifestPiece piece;
-    piece.begin = file.pieces.empty() ? 0 : file.pieces.back().end;
-    piece.end = part.integer("end");
-    piece.digest = part.text("xxh3_128");
-    if (part.has("dataset")) piece.dataset = part.text("dataset");
-    if (piece.end <= piece.begin || piece.end - piece.begin > max_piece_bytes || piece.end > max_file_bytes) {
-      fail(ExitCode::bad_data, "{} has a piece from {} to {}", file.name, piece.begin, piece.end);
-    }
-    file.pieces.push_back(std::move(piece));
-  }
-  file.bytes = file.pieces.empty() ? 0 : file.pieces.back().end;
-}
-
-/// Version 2: tensors, and pieces for the bytes around them.
+/// Tensors, and pieces for the bytes around them.
 void parse_tensors_and_pieces(const Json& entry, ManifestFile& file) {
   file.bytes = entry.integer("bytes");
   if (file.bytes < 0 || file.bytes > max_file_bytes)
@@ -114,15 +97,14 @@ void parse_tensors_and_pieces(const Json& entry, ManifestFile& file) {
 Manifest parse_manifest(const std::string& text) {
   const Json root = Json::parse(text);
   if (root.text("format") != format_name) fail(ExitCode::bad_data, "not a mylos checkpoint");
-  Manifest manifest;
-  manifest.version = root.integer("version");
-  if (manifest.version < 1 || manifest.version > Manifest::newest_version) {
-    fail(ExitCode::bad_data, "format version {}; this mylos reads versions 1 to {}", manifest.version,
-         Manifest::newest_version);
+  if (const std::int64_t version = root.integer("version"); version != Manifest::format_version) {
+    fail(ExitCode::bad_data, "format version {}; this mylos reads version {}", version,
+         Manifest::format_version);
   }
   if (digest_of(root.without("digest").dump()).text() != root.text("digest"))
     fail(ExitCode::bad_data, "does not match its own digest");
 
+  Manifest manifest;
   manifest.step = root.integer("step");
   if (manifest.step < 0) fail(ExitCode::bad_data, "step {} is negative", manifest.step);
   std::set<std::string> names;
@@ -131,11 +113,7 @@ Manifest parse_manifest(const std::string& text) {
     file.name = entry.text("name");
     if (!is_plain_name(file.name)) fail(ExitCode::bad_data, "a file has the name \"{}\"", file.name);
     if (!names.insert(file.name).second) fail(ExitCode::bad_data, "{} is listed twice", file.name);
-    if (manifest.version == 1) {
-      parse_pieces(entry, file);
-    } else {
-      parse_tensors_and_pieces(entry, file);
-    }
+    parse_tensors_and_pieces(entry, file);
   }
   for (const char* needed : {"weights.h5", "state.json"}) {
     if (!names.contains(needed)) fail(ExitCode::bad_data, "lists no {}", needed);
@@ -146,8 +124,7 @@ Manifest parse_manifest(const std::string& text) {
 // --- Checking
 
 std::string describe(const ManifestPiece& piece) {
-  return fmt::format("bytes {} to {} ({})", piece.begin, piece.end,
-                     piece.dataset.empty() ? "structure of the file" : "dataset " + piece.dataset);
+  return fmt::format("bytes {} to {} (structure of the file)", piece.begin, piece.end);
 }
 
 /// The tensor or piece in which a file that ends at `bytes` is cut off.
@@ -172,7 +149,7 @@ std::vector<ManifestPiece> pieces_around(const std::vector<PlacedTensor>& tensor
   std::vector<ManifestPiece> pieces;
   std::int64_t begin = 0;
   for (const auto& [offset, end] : extents) {
-    if (begin < offset) pieces.push_back({.begin = begin, .end = offset, .digest = "", .dataset = ""});
+    if (begin < offset) pieces.push_back({.begin = begin, .end = offset, .digest = ""});
     begin = end;
   }
   return pieces;
@@ -205,7 +182,7 @@ std::string manifest_text(const Manifest& manifest) {
                                   {"tensors", Json::array(tensors)}}));
   }
   std::vector<Json::Member> root = {{"format", format_name},
-                                    {"version", manifest.version},
+                                    {"version", Manifest::format_version},
                                     {"mylos", version()},
                                     {"step", manifest.step},
                                     {"files", Json::array(files)}};

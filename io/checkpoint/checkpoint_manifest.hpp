@@ -19,11 +19,9 @@ struct ManifestPiece {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   std::string digest;
-  std::string dataset;  ///< version 1 only: the dataset that the piece belongs to; otherwise empty
 };
 
-/// A tensor of a file, in the parts that the ranks wrote. Manifests of version 1 list no tensors: their
-/// pieces cover the tensors too.
+/// A tensor of a file, in the parts that the ranks wrote.
 struct ManifestTensor {
   struct Part {
     Box box;
@@ -45,8 +43,7 @@ struct ManifestFile {
 };
 
 struct Manifest {
-  static constexpr std::int64_t newest_version = 2;
-  std::int64_t version = newest_version;
+  static constexpr std::int64_t format_version = 2;
   std::int64_t step = 0;
   std::vector<ManifestFile> files;
 };
@@ -55,7 +52,7 @@ struct Manifest {
 std::vector<ManifestPiece> pieces_around(const std::vector<PlacedTensor>& tensors, std::int64_t bytes);
 
 /// Compose and read the text of manifest.json. `read_manifest` reads no other file. It throws
-/// ExitCode::bad_data naming the file if the file is not a whole manifest of a known version.
+/// ExitCode::bad_data naming the file if the file is not a whole manifest of this format version.
 std::string manifest_text(const Manifest& manifest);
 Manifest read_manifest(const std::filesystem::path& checkpoint);
 

@@ -9,7 +9,6 @@
 #include "io/agree.hpp"
 #include "io/checkpoint/checkpoint.hpp"
 #include "io/checkpoint/checkpoint_manifest.hpp"
-#include "io/checkpoint/checkpoint_v1.hpp"
 #include "io/file_util.hpp"
 #include "io/parallel_for.hpp"
 
@@ -25,11 +24,6 @@ constexpr std::int64_t read_bytes = std::int64_t{4} << 20U;  // per part read, u
 
 struct CheckpointReader::Impl {
   explicit Impl(IoThread& thread) : io(thread) {}
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
-  ~Impl() {
-    io.run([this] { chunked.clear(); });
-  }
 
   const std::vector<PlacedTensor>& tensors_of(const std::string& file) const {
     const auto found = tensors.find(file);
@@ -39,18 +33,16 @@ struct CheckpointReader::Impl {
 
   IoThread& io;
   fs::path path;
-  Manifest manifest;
   CheckpointState state;
-  std::map<std::string, std::vector<PlacedTensor>> tensors;  // by file; without offsets in version 1
-  std::map<std::string, ChunkedTensors> chunked;             // of version 1
-  std::map<std::string, TensorFile> files;                   // of version 2
+  std::map<std::string, std::vector<PlacedTensor>> tensors;  // by file
+  std::map<std::string, TensorFile> files;
 };
 
 CheckpointReader::CheckpointReader(IoThread& io, const fs::path& checkpoint, std::optional<std::int64_t> step)
     : impl_(std::make_unique<Impl>(io)) {
   constexpr std::size_t max_state_bytes = std::size_t{16} << 20U;
   impl_->path = checkpoint;
-  Manifest& manifest = impl_->manifest;
+  Manifest manifest;
   io.run([&] {
     run_collectively(io.comm(), [&] { manifest = read_whole_manifest(checkpoint, step); });
     run_collectively(io.comm(), [&] {
@@ -65,13 +57,8 @@ CheckpointReader::CheckpointReader(IoThread& io, const fs::path& checkpoint, std
       for (const ManifestFile& file : manifest.files) {
         if (!file.name.ends_with(".h5")) continue;
         std::vector<PlacedTensor>& tensors = impl_->tensors[file.name];
-        if (manifest.version == 1) {
-          const auto opened = impl_->chunked.emplace(file.name, checkpoint / file.name).first;
-          for (const TensorInfo& info : opened->second.tensors()) tensors.push_back({.info = info});
-        } else {
-          impl_->files.emplace(file.name, TensorFile(checkpoint / file.name, O_RDONLY));
-          for (const ManifestTensor& tensor : file.tensors) tensors.push_back(tensor.placed);
-        }
+        impl_->files.emplace(file.name, TensorFile(checkpoint / file.name, O_RDONLY));
+        for (const ManifestTensor& tensor : file.tensors) tensors.push_back(tensor.placed);
       }
     });
   });
@@ -109,10 +96,6 @@ void CheckpointReader::read(const CheckpointTensor& wanted) const {
   if (found->info.shape != shape) {
     fail(ExitCode::bad_data, "{}: dataset {} has shape {}; the model needs {}", file, name,
          found->info.shape_text(), wanted.info.shape_text());
-  }
-  if (impl_->manifest.version == 1) {
-    const ChunkedTensors& chunked = impl_->chunked.at(wanted.file);
-    return impl_->io.run([&] { chunked.read(wanted.info, wanted.parts); });
   }
   std::vector<TensorPart> cuts;
   for (const TensorPart& part : wanted.parts)

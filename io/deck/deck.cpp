@@ -35,10 +35,6 @@ bool contains(const Names& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-std::string key_of(const ParamSpec& spec) {
-  return fmt::format("{}.{}", spec.section, spec.name);
-}
-
 /// Scans the text after the `=` of a line. Within double quotes, \" and \\ stand for " and \. This function
 /// and those that parse a value throw errors whose messages lack their subject, the name of the parameter.
 std::string scan_value(std::string_view rest) {
@@ -221,6 +217,11 @@ std::string default_of(const ParamSpec& spec) {
 }
 
 }  // namespace
+
+const ParamSpec* find_spec(std::span<const ParamSpec> specs, std::string_view key) {
+  const auto found = std::ranges::find_if(specs, [&](const ParamSpec& spec) { return key_of(spec) == key; });
+  return found == specs.end() ? nullptr : &*found;
+}
 
 void DeckErrors::add(const DeckPlace& place, const std::string& message) {
   messages_.push_back(place.text.empty() ? message : place.text + ": " + message);
@@ -427,6 +428,58 @@ std::string write_deck(std::span<const ParamSpec> specs, const ParamValues& valu
   return deck;
 }
 
+namespace {
+
+std::string_view name_of(Effect effect) {
+  switch (effect) {
+    case Effect::results:
+      return "results";
+    case Effect::samples:
+      return "results, samples";
+    case Effect::measured:
+      return "results, measured";
+    case Effect::speed:
+      return "speed only";
+    case Effect::place:
+      return "place only";
+    case Effect::records:
+      return "records only";
+    case Effect::end:
+      return "end only";
+  }
+  fail(ExitCode::internal, "an effect without a name");
+}
+
+std::string_view name_of(OnRestart what) {
+  switch (what) {
+    case OnRestart::takes:
+      return "";
+    case OnRestart::ignores:
+      return "kept";
+    case OnRestart::refuses:
+      return "refused";
+    case OnRestart::repeats:
+      return "repeated";
+  }
+  fail(ExitCode::internal, "a restart that does nothing");
+}
+
+/// "results, per rank": what a key changes, and whether ranks may have different values.
+std::string effect_text(const ParamSpec& spec) {
+  return fmt::format("{}{}", name_of(spec.effect), spec.may_differ ? ", per rank" : "");
+}
+
+/// "ddp, open": what eval and generate take instead of the run's value, and whether they can be given
+/// another.
+std::string evaluation_text(const ParamSpec& spec) {
+  std::string text;
+  if (spec.in_evaluation != nullptr) text = *spec.in_evaluation == '\0' ? "\"\"" : spec.in_evaluation;
+  if (spec.is_open_in_evaluation) text += text.empty() ? "open" : ", open";
+  return text;
+}
+
+}  // namespace
+
 std::string deck_help(std::span<const ParamSpec> specs, std::string_view section) {
   const Names sections = sections_of(specs);
   if (!section.empty() && !contains(sections, section)) {
@@ -443,8 +496,14 @@ std::string deck_help(std::span<const ParamSpec> specs, std::string_view section
       if (spec.section != name) continue;
       const std::string unit = *spec.unit == '\0' ? "" : fmt::format(", {}", spec.unit);
       const std::string fallback = spec.default_value == nullptr ? "required" : "default " + default_of(spec);
-      help += fmt::format("  {:<20} {}: {}{}; {}\n  {:<20} {}\n", spec.name, type_name(spec.type),
-                          legal_values(spec), unit, fallback, "", spec.doc);
+      std::string changes = "changes " + effect_text(spec);
+      if (const std::string_view restart = name_of(spec.on_restart); !restart.empty())
+        changes += fmt::format("; in a restart: {}", restart);
+      if (const std::string evaluation = evaluation_text(spec); !evaluation.empty())
+        changes += fmt::format("; in eval and generate: {}", evaluation);
+      help +=
+          fmt::format("  {:<20} {}: {}{}; {}\n  {:<20} {}\n  {:<20} {}\n", spec.name, type_name(spec.type),
+                      legal_values(spec), unit, fallback, "", spec.doc, "", changes);
     }
   }
   return help;
@@ -465,15 +524,33 @@ std::string deck_markdown(std::span<const ParamSpec> specs) {
       "any case. A path, and each entry of a list of token files, may begin with `~`, `~USER`, `$NAME` or "
       "`${NAME}`; an unset\n"
       "variable is an error. `resolved.deck` keeps what was written. `mylos train -` reads the deck from "
-      "standard input.\n";
+      "standard input.\n\n"
+      "What a key *changes*: the **results** that are computed, also by which **samples** the steps read, or "
+      "by what is\n"
+      "**measured** at each start; or only the **speed**, the **place** of files, the **records** that are "
+      "written and shown, or\n"
+      "when the run **end**s or gives up. Only keys that change results keep a restart from being bitwise. "
+      "**Per rank**: ranks\n"
+      "may have different values; all other keys must be the same on all ranks.\n\n"
+      "In a *restart*, another value than the run had is taken, **kept** out in favour of what the "
+      "checkpoint "
+      "holds, or\n"
+      "**refused**; **repeated**: `auto` or 0 stands for the choice that the run made, if the layout is the "
+      "same. *Evaluation*\n"
+      "is `mylos eval` and `mylos generate`: they divide their own ranks and batch, and otherwise take the "
+      "run's "
+      "value unless\n"
+      "another is named here; the **open** keys can be given on their command lines.\n";
   for (const std::string_view section : sections_of(specs)) {
     page += fmt::format(
-        "\n## [{}]\n\n| name | type | values | default | unit | meaning |\n|---|---|---|---|---|---|\n",
+        "\n## [{}]\n\n| name | type | values | default | unit | changes | restart | evaluation | meaning |\n"
+        "|---|---|---|---|---|---|---|---|---|\n",
         section);
     for (const ParamSpec& spec : specs) {
       if (spec.section != section) continue;
-      page += fmt::format("| `{}` | {} | {} | {} | {} | {} |\n", spec.name, type_name(spec.type),
-                          legal_values(spec), default_of(spec), spec.unit, spec.doc);
+      page += fmt::format("| `{}` | {} | {} | {} | {} | {} | {} | {} | {} |\n", spec.name,
+                          type_name(spec.type), legal_values(spec), default_of(spec), spec.unit,
+                          effect_text(spec), name_of(spec.on_restart), evaluation_text(spec), spec.doc);
     }
   }
   return page;

@@ -83,10 +83,17 @@ class Deck {
   std::set<std::string, std::less<>> malformed_;
 };
 
+/// The spec of a key, or null.
+const ParamSpec* find_spec(std::span<const ParamSpec> specs, std::string_view key);
+
+/// "1, 2 and 3".
+std::string listed(const auto& values, std::string_view last = "and") {
+  if (values.size() < 2) return join(values, ", ");
+  return fmt::format("{} {} {}", join(std::span(values).first(values.size() - 1), ", "), last, values.back());
+}
 /// "1, 2 or 3".
 std::string one_of(const auto& values) {
-  if (values.size() < 2) return join(values, ", ");
-  return fmt::format("{} or {}", join(std::span(values).first(values.size() - 1), ", "), values.back());
+  return listed(values, "or");
 }
 
 /// Parses the entries of `deck` by `specs` and fills in defaults. Unknown sections and keys (with a probable

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <exception>
 #include <limits>
 #include <mutex>
@@ -387,6 +388,24 @@ MetricsTable read_metrics(IoThread& io, const fs::path& file, const std::string&
       columns[name] = metrics.read_column(table, name);
   });
   return columns;
+}
+
+std::string csv_of(const MetricsTable& table) {
+  std::vector<MetricsTable::const_iterator> columns;
+  for (auto column = table.begin(); column != table.end(); ++column) columns.push_back(column);
+  std::ranges::stable_partition(columns, [](const auto& column) { return column->first == "step"; });
+  std::string text;
+  for (const auto& column : columns) text += fmt::format("{}{}", text.empty() ? "" : ",", column->first);
+  text += "\n";
+  const std::size_t rows = columns.empty() ? 0 : columns.front()->second.size();
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+      const double value = columns[i]->second[row];
+      text += fmt::format("{}{}", i == 0 ? "" : ",", std::isnan(value) ? "" : fmt::format("{}", value));
+    }
+    text += "\n";
+  }
+  return text;
 }
 
 std::map<std::string, std::int64_t> metrics_tables(IoThread& io, const fs::path& file) {

@@ -50,6 +50,10 @@ class MetricsWriter {
 /// Reads a table of a metrics file, also while its job runs. Empty if the table does not exist.
 MetricsTable read_metrics(IoThread& io, const std::filesystem::path& file, const std::string& table);
 
+/// A table as CSV: a line with the columns' names, "step" first and the others by name, then a line per row.
+/// Numbers are the shortest that read back as the same doubles; those that a row lacks (NaN) are empty.
+std::string csv_of(const MetricsTable& table);
+
 /// The tables of a metrics file and their numbers of rows.
 std::map<std::string, std::int64_t> metrics_tables(IoThread& io, const std::filesystem::path& file);
 

@@ -17,26 +17,9 @@
 
 namespace mylos::html {
 
-std::string_view diagram_style() {
-  return R"(
-.swatch{display:inline-block;width:1.5rem;height:.9rem;margin-right:.4rem;vertical-align:-.12rem;overflow:hidden}
-.lanes{display:flex;overflow-x:auto;margin-top:.7rem;border:1px solid var(--line);border-radius:.3rem;font-size:12px}
-.lanes ol{flex:none;position:sticky;left:0;z-index:1;margin:0;padding:0 .6rem;list-style:none;line-height:14px;
-background:var(--card);border-right:1px solid var(--axis);white-space:nowrap}
-.lanes li{height:34px;padding-top:3px;color:var(--soft)}.lanes li b{display:block;color:var(--ink);font-weight:400}
-.lanes .of{height:26px;padding-top:8px;font-weight:600;color:var(--ink)}
-.lanes svg{overflow:hidden}.spans rect{stroke:currentColor}
-.lanes text{fill:var(--soft)}.lanes .spans text{fill:var(--ink);text-anchor:middle;paint-order:stroke;stroke:var(--card);
-stroke-width:3px;stroke-linejoin:round}
-.waits,.swatch .waits{color:var(--soft);fill:var(--card);stroke-dasharray:3 2}
-.scroll{overflow-x:auto}.scroll th:first-child{white-space:nowrap}
-.card details{margin-top:.8rem}.card details summary{font-weight:400}
-)";
-}
-
 namespace {
 
-// Geometry in pixels. The style gives the labels beside the drawing the same heights.
+// Geometry in pixels. The style sheet gives the labels beside the drawing the same heights.
 constexpr int heading_height = 26;
 constexpr int row_height = 34;
 constexpr int bar_height = 24;

@@ -4,14 +4,10 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "io/report/step_diagram.hpp"
 
 namespace mylos::html {
-
-/// The rules of the card for the page's style sheet.
-[[nodiscard]] std::string_view diagram_style();
 
 /// Appends the card of step `step`, or nothing if no rank was traced. The simulation and the traced step are
 /// one above the other, with a row per rank, on one scale of time; wide ones scroll within the card. A table

@@ -2,6 +2,7 @@
 #include "io/report/html_plot.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -43,6 +44,17 @@ std::string escape(std::string_view text) {
     at += std::max(bytes, 1U);
   }
   return out;
+}
+
+std::string data_element(const Json& data) {
+  std::string out = R"(<script type="application/json">)";
+  for (const char c : data.ascii()) {
+    if (c == '<' || c == '>' || c == '&')
+      out += fmt::format("\\u{:04x}", static_cast<int>(c));
+    else
+      out += c;
+  }
+  return out + "</script>";
 }
 
 std::string short_number(double value) {
@@ -130,6 +142,15 @@ std::string tick_label(double tick, const Axis& axis) {
   return fmt::format("{:.{}f}", tick, std::max(0, static_cast<int>(-std::floor(std::log10(step) + 1e-9))));
 }
 
+// The nearest number of so many digits, which has a short text.
+Json rounded(double value, int digits) {
+  const std::string text = fmt::format("{:.{}g}", value, digits);
+  double nearest = value;
+  std::from_chars(text.data(), text.data() + text.size(), nearest);
+  const bool is_whole = std::abs(nearest) < 1e15 && nearest == std::trunc(nearest);
+  return is_whole ? Json(static_cast<std::int64_t>(nearest)) : Json(nearest);
+}
+
 // At most max_points points that include the smallest and the largest value of every interval; NaN is a gap.
 Points thin_out(const Column& x, const Column& y) {
   const std::size_t n = std::min(x.size(), y.size());
@@ -160,7 +181,8 @@ void write_restarts(std::string& out, const Axis& x, const MetricsTable& launche
     const double at = x.position(steps[i]);
     if (!(at >= 0.0 && at <= 1.0)) continue;
     const std::string what =
-        i < ranks.size() ? fmt::format("restart on {} ranks", grouped(ranks[i])) : "restart";
+        i < ranks.size() ? fmt::format("restart on {} rank{}", grouped(ranks[i]), ranks[i] == 1.0 ? "" : "s")
+                         : "restart";
     out += fmt::format(R"(<line class="launch" x1="{0:.2f}%" x2="{0:.2f}%" y1="0" y2="100%">)", 100.0 * at);
     out += fmt::format("<title>{}, step {}</title></line>\n", what, grouped(steps[i]));
     if (!label || at < labelled + 0.15) continue;
@@ -206,17 +228,18 @@ void Plot::write(std::string& out, std::pair<double, double> run, const MetricsT
   const Axis x = linear_axis(run.first, run.second, false);
   const Axis y = log_ ? log_axis(lowest_, highest_) : linear_axis(low_, high_, true);
   write_keys(out, column(launches, "step").size() > 1);
-  out += fmt::format(R"(<svg class="plot" role="img" aria-label="{0} over steps" data-scale="{1}" )", title_,
-                     log_ ? "log" : "linear");
-  out += fmt::format(R"(data-axes="{:.9g} {:.9g} {:.9g} {:.9g}">)", x.low, x.high, y.low, y.high);
+  out += fmt::format(R"(<svg class="plot" role="img" aria-label="{} over steps">)", title_);
   out += fmt::format("<title>{0}</title><desc>{0} ({1}), steps {2} to {3}.</desc>", title_, unit_,
                      grouped(run.first), grouped(run.second));
   out += "<rect class=\"hit\" width=\"100%\" height=\"100%\"/>\n";
   write_axes(out, x, y);
   write_restarts(out, x, launches, size == Size::wide);
-  write_curves(out, x, y);
+  out +=
+      R"(<svg class="frame-clip" viewBox="0 0 1000 1000" preserveAspectRatio="none" width="100%" height="100%"/>)"
+      R"(<g class="dots"/>)"
+      "\n";
   write_skipped(out, x);
-  out += "<line class=\"cursor\" y1=\"0\" y2=\"100%\"/></svg></section>\n";
+  out += "<line class=\"cursor\" y1=\"0\" y2=\"100%\"/></svg>\n" + data_element(data(x, y)) + "</section>\n";
 }
 
 void Plot::write_keys(std::string& out, bool restarts) const {
@@ -225,8 +248,8 @@ void Plot::write_keys(std::string& out, bool restarts) const {
     const char* mark = curves_[i].look == Look::dots   ? "dot"
                        : curves_[i].look == Look::thin ? "stroke pale"
                                                        : "stroke";
-    out += fmt::format(R"(<li><i class="{} c{}"></i>{}<b data-curve="{}"></b></li>)", mark, curves_[i].color,
-                       curves_[i].name, i);
+    out +=
+        fmt::format(R"(<li><i class="{} c{}"></i>{}<b></b></li>)", mark, curves_[i].color, curves_[i].name);
   }
   if (!skipped_.empty()) {
     out += fmt::format(R"(<li><i class="tick"></i>skipped steps: {}</li>)", skipped_.size());
@@ -249,38 +272,28 @@ void Plot::write_axes(std::string& out, const Axis& x, const Axis& y) const {
   }
   out += R"(<line class="frame" x2="100%" y1="100%" y2="100%"/>)";
   out += R"(<text class="end" x="100%" y="100%" dy="3em">step</text>)";
-  out += fmt::format("<text dx=\"-40\" dy=\"-1.1em\">{}</text>\n", unit_);
+  out += fmt::format("<text dx=\"-40\" dy=\"-1.7em\">{}</text>\n", unit_);
 }
 
-void Plot::write_curves(std::string& out, const Axis& x, const Axis& y) const {
-  const auto depth = [&](double value) { return std::clamp(1.0 - y.position(value), -100.0, 100.0); };
-  const auto visible = [&](double value) { return drawable(value) && (!y.log || value > 0.0); };
-  out +=
-      R"(<svg class="frame-clip" viewBox="0 0 1000 1000" preserveAspectRatio="none" width="100%" height="100%">)";
-  for (std::size_t i = 0; i < curves_.size(); ++i) {
-    const Curve& curve = curves_[i];
-    out += fmt::format(R"(<path class="{} c{}" data-curve="{}" d=")",
-                       curve.look == Look::thin ? "thin" : "line", curve.color, i);
-    bool pen_down = false;
-    for (const auto& [step, value] : curve.points) {
-      if (visible(value)) {
-        out += fmt::format("{}{:.6g} {:.1f}", pen_down ? 'L' : 'M', 1000.0 * x.position(step),
-                           1000.0 * depth(value));
-      }
-      pen_down = visible(value);
-    }
-    out += "\"/>\n";
-  }
-  out += "</svg>\n";
+Json Plot::data(const Axis& x, const Axis& y) const {
+  std::vector<Json> curves;
   for (const Curve& curve : curves_) {
-    const bool lone = curve.points.size() == 1;  // a path of one point draws nothing
-    if (!lone && (curve.look != Look::dots || curve.points.size() > 60)) continue;
+    std::vector<Json> steps;
+    std::vector<Json> values;
     for (const auto& [step, value] : curve.points) {
-      if (!visible(value) || depth(value) < 0.0) continue;
-      out += fmt::format(R"(<circle cx="{:.2f}%" cy="{:.2f}%" r="3.5" class="c{}"/>)",
-                         100.0 * x.position(step), 100.0 * depth(value), curve.color);
+      steps.push_back(rounded(step, 9));
+      values.push_back(rounded(value, 6));
     }
+    const char* look = curve.look == Look::dots ? "dots" : curve.look == Look::thin ? "thin" : "line";
+    curves.push_back(Json::object({{"color", curve.color},
+                                   {"look", look},
+                                   {"steps", Json::array(steps)},
+                                   {"values", Json::array(values)}}));
   }
+  return Json::object({{"x", Json::array({x.low, x.high})},
+                       {"y", Json::array({y.low, y.high})},
+                       {"log", y.log},
+                       {"curves", Json::array(curves)}});
 }
 
 void Plot::write_skipped(std::string& out, const Axis& x) const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Plot: curves over the steps of a run as a card of the HTML report. Also formats the report's numbers and
-// text.
+// Plot: curves over the steps of a run as a card of the HTML report. Also formats the report's numbers, text
+// and data.
 #pragma once
 
 #include <cmath>
@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "io/json.hpp"
 #include "io/metrics/metrics.hpp"
 
 namespace mylos::html {
@@ -37,6 +38,9 @@ double quantile_of(const Column& values, double fraction);
 /// newline are dropped; U+FFFD replaces U+FFFE, U+FFFF and each byte that is not UTF-8.
 std::string escape(std::string_view text);
 
+/// The element with `data` for the page's script. Its text holds no <, > and &, so nothing in `data` ends it.
+std::string data_element(const Json& data);
+
 /// At most 4 digits and a suffix for the power of 1000: 950, 12.3k, 4.19M.
 std::string short_number(double value);
 
@@ -46,8 +50,8 @@ std::string grouped(double value);
 struct Axis;
 
 /// A card with curves over the step. Text and marks are placed in per cent of the SVG element, so letters
-/// keep their size at any width; only the curves are in a stretched viewBox. The page's style sets the
-/// margins.
+/// keep their size at any width; only the curves, which the page's script draws, are in a stretched viewBox.
+/// The page's style sets the margins.
 class Plot {
  public:
   enum class Look { line, thin, dots };
@@ -83,7 +87,7 @@ class Plot {
 
   void write_keys(std::string& out, bool restarts) const;
   void write_axes(std::string& out, const Axis& x, const Axis& y) const;
-  void write_curves(std::string& out, const Axis& x, const Axis& y) const;
+  Json data(const Axis& x, const Axis& y) const;
   void write_skipped(std::string& out, const Axis& x) const;
 
   std::string title_;

@@ -15,8 +15,10 @@
 #include <fmt/chrono.h>
 #include <fmt/core.h>
 
+#include "core/memory/memory_ledger.hpp"
 #include "io/report/html_diagram.hpp"
 #include "io/report/html_plot.hpp"
+#include "io/report/page.hpp"
 
 namespace mylos {
 
@@ -26,97 +28,6 @@ using namespace html;
 
 constexpr std::size_t max_launches = 12;    // listed
 constexpr std::size_t max_operations = 20;  // that have a separate bar
-
-constexpr std::string_view style = R"(
-:root{color-scheme:light dark;--page:#f4f5f7;--card:#fff;--ink:#1b1f26;--soft:#5c6470;--line:#e3e6ea;--axis:#aab1bb;
---c0:#1f66b0;--c1:#d5691a;--c2:#2f8f5b;--c3:#8557b3;--c4:#2099a8;--c5:#c23f68;--c6:#a8892a;--c7:#8b919b;--bad:#c62f36}
-@media (prefers-color-scheme:dark){:root{--page:#12151a;--card:#1b1f26;--ink:#e7eaee;--soft:#9aa3af;--line:#2c323b;
---axis:#59626f;--c0:#6cb0f2;--c1:#f0994d;--c2:#5fc48d;--c3:#bb98e4;--c4:#52c5d1;--c5:#ef819f;--c6:#d3bb58;--c7:#8b929e;
---bad:#ff6b70}}
-.c0{color:var(--c0)}.c1{color:var(--c1)}.c2{color:var(--c2)}.c3{color:var(--c3)}
-.c4{color:var(--c4)}.c5{color:var(--c5)}.c6{color:var(--c6)}.c7{color:var(--c7)}
-*{box-sizing:border-box}
-body{margin:0 auto;max-width:84rem;padding:1.75rem 1.5rem 3rem;background:var(--page);color:var(--ink);
-font:15px/1.45 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans","DejaVu Sans",sans-serif;
-font-variant-numeric:tabular-nums}
-header{display:flex;flex-wrap:wrap;align-items:center;gap:.4rem .9rem;margin-bottom:1.1rem}
-h1{margin:0;font-size:1.6rem;line-height:1.2;letter-spacing:-.01em;overflow-wrap:anywhere}
-h2{margin:0;font-size:1rem;font-weight:600}
-.at{float:right;font-size:.82rem;line-height:1.5rem}
-.pill{border:1px solid var(--axis);border-radius:1rem;padding:.05rem .7rem;font-size:.85rem;color:var(--soft)}
-main{display:grid;grid-template-columns:repeat(6,minmax(0,1fr));gap:1rem}
-.card{background:var(--card);border:1px solid var(--line);border-radius:.6rem;padding:1rem 1.15rem;min-width:0}
-.wide{grid-column:span 6}.half{grid-column:span 3}.third{grid-column:span 2}
-.tiles{display:grid;grid-template-columns:repeat(4,1fr);gap:1rem 1.25rem;margin:0}
-.tiles dt{color:var(--soft);font-size:.82rem}
-.tiles dd{margin:0;font-size:1.4rem;font-weight:600;line-height:1.25;letter-spacing:-.01em}
-.tiles dd.note{font-size:.82rem;font-weight:400;color:var(--soft);letter-spacing:0}
-.keys{display:flex;flex-wrap:wrap;gap:.1rem 1.1rem;margin:.25rem 0 0;padding:0;list-style:none;font-size:.82rem;
-color:var(--soft);min-height:1.3rem}
-.keys i,td i,th i{background:currentColor}
-.keys i{display:inline-block;width:.75rem;height:.75rem;margin-right:.4rem;border-radius:.15rem;vertical-align:-.08rem}
-.keys i.stroke{height:.2rem;vertical-align:.2rem}.keys i.dot{width:.6rem;height:.6rem;border-radius:50%}
-.keys i.pale{opacity:.5}.keys i.tick{background:var(--bad);width:.2rem;margin-left:.25rem}
-.keys i.dash{background:none;width:0;border-radius:0;border-left:2px dashed var(--soft);margin-left:.3rem}
-.keys b{color:var(--ink);font-weight:600}
-svg{display:block;overflow:visible}
-.plot{width:calc(100% - 3.6rem);height:11.5rem;margin:1.7rem .6rem 2.6rem 3rem;font-size:12px;touch-action:pan-y}
-.wide .plot{height:19rem}
-.plot text{fill:var(--soft)}.plot .end{text-anchor:end}.plot .mid{text-anchor:middle}
-.grid{stroke:var(--line)}.frame{stroke:var(--axis)}.hit{fill:transparent}.frame-clip{overflow:hidden}
-.launch{stroke:var(--soft);stroke-dasharray:3 3}.skip{stroke:var(--bad);stroke-width:2}
-.cursor{stroke:var(--soft);visibility:hidden}
-.plot path{fill:none;stroke:currentColor;stroke-width:2;stroke-linejoin:round;vector-effect:non-scaling-stroke}
-.plot path.thin{stroke-width:1;opacity:.5}
-.plot circle{fill:currentColor;stroke:var(--card);stroke-width:1.5}
-.bar{width:100%;height:1.8rem;margin:.7rem 0 .8rem;border-radius:.3rem;overflow:hidden}
-.bar rect{fill:currentColor;stroke:var(--card);stroke-width:1.5;vector-effect:non-scaling-stroke}
-.track{display:block;width:100%;height:.95rem;border-radius:.15rem;overflow:hidden}.track rect{fill:currentColor}
-table{width:100%;border-collapse:collapse;font-size:.88rem;margin-top:.4rem}
-th,td{padding:.27rem .2rem .27rem .6rem;border-top:1px solid var(--line);text-align:right;vertical-align:top}
-th:first-child{padding-left:0;text-align:left;font-weight:400;color:var(--soft)}
-thead th{border-top:0;font-weight:400;color:var(--soft)}
-td{white-space:nowrap}.facts td{text-align:left;white-space:normal;overflow-wrap:anywhere}.facts th{white-space:nowrap;width:1%}
-td i,th i{display:inline-block;width:.75rem;height:.75rem;margin-right:.5rem;border-radius:.15rem;vertical-align:-.08rem}
-.bars{margin-top:.7rem}.bars th,.bars td{border-top:0;padding-top:.16rem;padding-bottom:.16rem;vertical-align:middle}
-.bars th{white-space:nowrap}.bars th:first-child{color:var(--ink)}.bars .of{width:100%}
-.note{color:var(--soft);font-size:.82rem;margin:.7rem 0 0}
-summary{cursor:pointer;font-weight:600}
-pre{margin:.8rem 0 0;overflow-x:auto;font:12.5px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace}
-@media (min-width:64rem){.third .keys{min-height:2.6rem;align-content:flex-start}}
-@media (max-width:64rem){.half,.third{grid-column:span 6}}
-@media (max-width:40rem){body{padding:1.1rem .7rem 2rem}.card{padding:.85rem .8rem}.wide .plot{height:14rem}
-.tiles{grid-template-columns:1fr 1fr}.plot .restart{display:none}
-.bars thead{display:none}.bars tr{display:grid;grid-template-columns:1fr 5rem 3.6rem;padding:.25rem 0}
-.bars th{white-space:normal;overflow-wrap:anywhere}.bars .of{grid-row:2;grid-column:1/-1;padding-left:0}
-.bars .calls{display:none}}
-@media print{body{background:none}.card{break-inside:avoid}}
-)";
-
-// Shows the values under the pointer in the legend. Avoids characters that XML requires to be escaped.
-constexpr std::string_view script = R"(
-for (const svg of document.querySelectorAll('svg.plot')) {
-  const card = svg.closest('section'), cursor = svg.querySelector('.cursor');
-  const [x0, x1, y0, y1] = svg.dataset.axes.split(' ').map(Number), log = svg.dataset.scale === 'log';
-  const curves = [...svg.querySelectorAll('path')].map(path => ({
-    out: card.querySelector('b[data-curve="' + path.dataset.curve + '"]'),
-    points: [...path.getAttribute('d').matchAll(/([-\d.e]+) ([-\d.e]+)/g)].map(m => [+m[1], +m[2]])}));
-  const value = y => log ? y1 * (y0 / y1) ** (y / 1000) : y1 + (y0 - y1) * y / 1000;
-  svg.addEventListener('pointermove', event => {
-    const box = svg.querySelector('.hit').getBoundingClientRect(), x = 1000 * (event.clientX - box.left) / box.width;
-    const nearest = points => points.reduce((a, b) => Math.abs(a[0] - x) > Math.abs(b[0] - x) ? b : a);
-    for (const {out, points} of curves) out.textContent = ' ' + Number(value(nearest(points)[1]).toPrecision(4));
-    const at = nearest(curves[0].points)[0];
-    card.querySelector('b.at').textContent = 'step ' + Math.round(x0 + (x1 - x0) * at / 1000).toLocaleString('en');
-    cursor.setAttribute('x1', at / 10 + '%'), cursor.setAttribute('x2', at / 10 + '%');
-    cursor.style.visibility = 'visible';
-  });
-  svg.addEventListener('pointerleave', () => {
-    for (const out of card.querySelectorAll('h2 b, .keys b')) out.textContent = '';
-    cursor.style.visibility = 'hidden';
-  });
-}
-)";
 
 double median(const Column& values) {
   return quantile_of(values, 0.5);
@@ -226,7 +137,11 @@ struct Part {
   double amount;
 };
 
-// A horizontal bar, divided into parts proportional to their amounts, in colours 0 to 7 in turn.
+// The classes c0, c1, ... of the style sheet.
+constexpr int num_colors = 11;
+static_assert(num_colors >= num_memory_categories);
+
+// A horizontal bar, divided into parts proportional to their amounts, in the colours in turn.
 void write_bar(std::string& out, const std::string& title, std::span<const Part> parts, double total) {
   out += fmt::format(R"(<svg class="bar" viewBox="0 0 1000 10" preserveAspectRatio="none" role="img" )"
                      R"(aria-label="{0}"><title>{0}</title><desc>The table below has the values.</desc>)",
@@ -234,7 +149,8 @@ void write_bar(std::string& out, const std::string& title, std::span<const Part>
   double left = 0.0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const double width = 1000.0 * parts[i].amount / total;
-    out += fmt::format(R"(<rect x="{:.2f}" width="{:.2f}" height="10" class="c{}">)", left, width, i % 8);
+    out += fmt::format(R"(<rect x="{:.2f}" width="{:.2f}" height="10" class="c{}">)", left, width,
+                       i % num_colors);
     out += fmt::format("<title>{}: {:.1f} %</title></rect>", escape(parts[i].name), width / 10.0);
     left += width;
   }
@@ -247,7 +163,7 @@ void write_row(std::string& out, std::initializer_list<std::string> cells, int c
   for (const std::string& cell : cells) {
     const bool first = &cell == cells.begin();
     out += first ? R"(<th scope="row">)" : "<td>";
-    if (first && color >= 0) out += fmt::format(R"(<i class="c{}"></i>)", color % 8);
+    if (first && color >= 0) out += fmt::format(R"(<i class="c{}"></i>)", color % num_colors);
     out += escape(cell) + (first ? "</th>" : "</td>");
   }
   out += "</tr>\n";
@@ -367,7 +283,8 @@ void write_plots(std::string& out, const ReportData& data) {
   int num_waits = 0;
   for (const auto& [name, seconds] : steps) {
     if (!name.starts_with(wait)) continue;
-    waits.curve(escape(name.substr(wait.size())), num_waits++ % 8, Plot::Look::line, at, smooth(seconds));
+    waits.curve(escape(name.substr(wait.size())), num_waits++ % num_colors, Plot::Look::line, at,
+                smooth(seconds));
   }
   waits.from_zero();
   if (num_waits > 0) waits.write(out, run, data.launches, Plot::Size::wide);
@@ -594,10 +511,13 @@ void write_facts(std::string& out, const ReportData& data) {
     return i < column(launches, name).size() ? column(launches, name)[i] : nan;
   };
   for (std::size_t i = 0; i < std::min(steps.size(), max_launches); ++i) {
-    write_row(out,
-              {fmt::format("launch {}", i + 1),
-               fmt::format("{}, at step {}, {} ranks, {} threads each", utc(entry("unix_time", i)),
-                           grouped(steps[i]), grouped(entry("ranks", i)), grouped(entry("threads", i)))});
+    const auto counted = [&](const char* column, const char* noun) {
+      const double number = entry(column, i);
+      return fmt::format("{} {}{}", grouped(number), noun, number == 1.0 ? "" : "s");
+    };
+    write_row(out, {fmt::format("launch {}", i + 1),
+                    fmt::format("{}, at step {}, {}, {} each", utc(entry("unix_time", i)), grouped(steps[i]),
+                                counted("ranks", "rank"), counted("threads", "thread"))});
   }
   if (steps.size() > max_launches) {
     write_row(out, {"", fmt::format("and {} more", steps.size() - max_launches)});
@@ -612,13 +532,14 @@ std::string html_report(const ReportData& data) {
   out +=
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\n"
       "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"/>\n<title>";
-  out += escape(data.title) + " – mylos</title>\n<style>" + std::string(style) +
-         std::string(diagram_style()) + "</style></head>\n<body>\n<header><h1>" + escape(data.title) +
-         "</h1>";
+  out += escape(data.title) + " – mylos</title>\n<style>\n" + std::string(report_style) +
+         "</style></head>\n<body>\n<header><h1>" + escape(data.title) + "</h1>";
   for (const auto& [name, value] : data.facts) {
     if (name == "status") out += R"(<span class="pill">)" + escape(value) + "</span>";
   }
-  out += "</header>\n<main>\n";
+  out +=
+      "</header>\n<noscript><p class=\"note\">JavaScript, which draws the curves, is off.</p></noscript>\n";
+  out += "<main>\n";
   write_tiles(out, data);
   write_plots(out, data);
   write_memory(out, data);
@@ -629,7 +550,9 @@ std::string html_report(const ReportData& data) {
   write_operations(out, data);
   write_facts(out, data);
   out += R"(<details class="card wide"><summary>Input deck</summary><pre>)" + escape(data.deck_text) +
-         "</pre></details>\n</main>\n<script>" + std::string(script) + "</script></body></html>\n";
+         "</pre></details>\n</main>\n";
+  // The marks are comments of JavaScript; between them, XML takes < and & as they are.
+  out += "<script>//<![CDATA[\n" + std::string(report_script) + "//]]></script></body></html>\n";
   return out;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// html_report: a run as one HTML file that contains its style and drawings and is readable without a network
-// or scripts.
+// html_report: a run as one HTML file that needs no network. It holds its style, its script, which draws the
+// curves, and their data; everything else can be read without the script.
 #pragma once
 
 #include <string>

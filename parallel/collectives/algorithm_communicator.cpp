@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "parallel/collectives/algorithm_communicator.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <thread>
+#include <vector>
 
 #include "core/communication/host_reduction.hpp"
 
@@ -128,7 +131,8 @@ std::shared_ptr<const CollectiveSchedule> AlgorithmCommunicator::schedule(const 
 
 Request AlgorithmCommunicator::start(const CommCall& call) {
   if (compute_ != nullptr) compute_->synchronize();
-  if (call.operation > CommOperation::all_to_all) {  // all_to_all_v and messages have no schedule
+  if (call.operation == CommOperation::all_to_all_v && !choice_.is_native()) return exchange(call);
+  if (call.operation > CommOperation::all_to_all) {  // messages have no schedule
     require(call.tag >= 0 && call.tag <= last_user_tag, "tag is 0 to 16383");
     return call.on(next());
   }
@@ -140,6 +144,55 @@ Request AlgorithmCommunicator::start(const CommCall& call) {
   next_tag_ = (next_tag_ + 1) % (last_tag - first_tag + 1);
   return engine_->start(
       std::make_unique<ScheduledOperation>(*this, schedule(collective, algorithm), call, tag));
+}
+
+namespace {
+
+/// Messages that are under way together. Waiting for them advances the scheduled operations.
+class Messages final : public RequestState {
+ public:
+  explicit Messages(std::shared_ptr<OperationEngine> engine) : engine_(std::move(engine)) {}
+
+  void add(Request message) { messages_.push_back(std::move(message)); }
+  bool test() override {
+    return std::ranges::all_of(messages_, [](Request& message) { return message.test(); });
+  }
+  void host_wait() override {
+    for (; !test(); std::this_thread::yield()) engine_->progress();
+    for (Request& message : messages_) message.host_wait();
+  }
+
+ private:
+  std::shared_ptr<OperationEngine> engine_;
+  std::vector<Request> messages_;
+};
+
+}  // namespace
+
+Request AlgorithmCommunicator::exchange(const CommCall& call) {
+  const int tag = first_tag + next_tag_;
+  next_tag_ = (next_tag_ + 1) % (last_tag - first_tag + 1);
+  auto messages = std::make_unique<Messages>(engine_);
+  std::int64_t sent = 0;
+  std::int64_t received = 0;
+  wire_.begin_messages();
+  for (int peer = 0; peer < size(); ++peer) {
+    const std::int64_t to = call.send_counts[static_cast<std::size_t>(peer)];
+    const std::int64_t from = call.recv_counts[static_cast<std::size_t>(peer)];
+    const TensorRef out = call.input.flat(sent, to);
+    const TensorRef in = call.output.flat(received, from);
+    sent += to;
+    received += from;
+    if (peer == rank()) {
+      require(to == from, "a rank sends itself what it receives from itself");
+      if (to > 0) std::memcpy(in.data, out.data, out.bytes());
+      continue;
+    }
+    if (from > 0) messages->add(wire_.recv(in, peer, tag));
+    if (to > 0) messages->add(wire_.send(out, peer, tag));
+  }
+  wire_.end_messages();
+  return Request(std::move(messages));
 }
 
 void AlgorithmCommunicator::progress() {

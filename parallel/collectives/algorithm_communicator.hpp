@@ -16,8 +16,9 @@
 namespace mylos {
 
 /// Runs all_reduce, reduce_scatter, all_gather, broadcast, reduce and all_to_all by the schedules of
-/// `choice`. Native collectives and all other operations go to the next communicator. all_reduce is bitwise
-/// the same on every rank.
+/// `choice`, and all_to_all_v as messages that are posted together unless all of it is native. Native
+/// collectives and all other operations go to the next communicator. all_reduce is bitwise the same on every
+/// rank.
 ///
 /// Every scheduled operation is a state machine that test, wait and progress advance; any number of them may
 /// be in flight. A rank that waits for a native operation or in a barrier advances no scheduled operation.
@@ -51,6 +52,8 @@ class AlgorithmCommunicator final : public ForwardingCommunicator {
   class ScheduledOperation;
 
   Request start(const CommCall& call) override;
+  /// Makes an all_to_all_v as messages.
+  Request exchange(const CommCall& call);
   std::shared_ptr<const CollectiveSchedule> schedule(const CollectiveCall& call, Algorithm algorithm);
 
   AlgorithmChoice choice_;

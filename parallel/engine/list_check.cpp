@@ -22,7 +22,25 @@ namespace {
 struct Collective {
   std::string text;  ///< what all ranks of the group must have in common
   std::source_location where;
+  /// Of all_to_all_v only, modulo 2^64: its sum over the ranks of the group is 0 if each receives of each
+  /// other as much as that one sends.
+  std::optional<std::uint64_t> balance{};
 };
+
+std::uint64_t hash_of(const std::string& text) {
+  return digest_of(text).low;
+}
+
+/// The balance of an all_to_all_v of the rank at `index` in its group: what identifies the parts that it
+/// sends less what identifies those that it receives.
+std::uint64_t balance_of(const CommCall& call, int index) {
+  std::uint64_t balance = 0;
+  for (std::size_t other = 0; other < call.send_counts.size(); ++other) {
+    balance += hash_of(fmt::format("{} to {}: {}", index, other, call.send_counts[other]));
+    balance -= hash_of(fmt::format("{} to {}: {}", other, index, call.recv_counts[other]));
+  }
+  return balance;
+}
 
 /// The windows of a rank and the collectives of its passes by group, in the order in which it makes them.
 /// Messages are left out: each concerns two ranks.
@@ -32,14 +50,19 @@ std::map<AxisSet, std::vector<Collective>> collectives_of(const RankProgram& pro
     const std::optional<ListedCall> call = listed_call(entry);
     if (!call || call->operation == CommOperation::send || call->operation == CommOperation::recv) return;
     const AxisSet group = call->group.common(program.coordinates().used_axes());
-    std::string text = fmt::format("{} of {} bytes of {}, root {}, {} times, in {}", name_of(call->operation),
-                                   call->payload_bytes, name_of(call->dtype), call->peer, times, pass);
+    // The counts of all_to_all_v may differ between ranks.
+    const bool is_uneven = call->operation == CommOperation::all_to_all_v;
+    std::optional<std::uint64_t> balance;
+    if (is_uneven) balance = balance_of(call_of(entry)->call, program.coordinates().index(group));
+    std::string text =
+        fmt::format("{} of {} bytes of {}, root {}, {} times, in {}", name_of(call->operation),
+                    is_uneven ? 0 : call->payload_bytes, name_of(call->dtype), call->peer, times, pass);
     // Ranks of one stage have their sums at the same place.
     const Place place = place_of(call_of(entry)->call.output);
     const bool is_of_stage = group.common({Axis::pipeline, Axis::embedding}) == AxisSet();
     if (call->operation == CommOperation::all_reduce && is_of_stage)
       text += fmt::format(", {} + {}", program.storages().at(place.storage).name, place.offset);
-    lists[group].push_back({std::move(text), entry.where});
+    lists[group].push_back({std::move(text), entry.where, balance});
   };
   // The windows of a group have the same size on all ranks, and the storages in them the same places.
   for (const Storage& storage : program.storages().all()) {
@@ -61,10 +84,6 @@ std::map<AxisSet, std::vector<Collective>> collectives_of(const RankProgram& pro
   return lists;
 }
 
-std::int64_t hash_of(const std::string& text) {
-  return static_cast<std::int64_t>(digest_of(std::as_bytes(std::span(text))).low);
-}
-
 /// The texts of all ranks of `group`.
 std::vector<std::string> gather_texts(ComputeBackend& backend, Communicator& group, const std::string& own) {
   const std::vector<std::int64_t> lengths = gather_values(backend, group, {std::ssize(own)});
@@ -82,18 +101,50 @@ std::vector<std::string> gather_texts(ComputeBackend& backend, Communicator& gro
   return texts;
 }
 
-/// Returns how the lists of a group differ, or "".
+/// The call as an error names it.
+std::string text_of(const Collective& call) {
+  return call.where.line() == 0
+             ? call.text
+             : fmt::format("{} ({}:{})", call.text, call.where.file_name(), call.where.line());
+}
+
+/// Returns which call of a group, whose lists do not differ, has ranks that do not receive what the others
+/// send them, or "".
+std::string imbalance(ComputeBackend& backend, Communicator& group, const std::string& label,
+                      const std::vector<Collective>& own) {
+  std::vector<std::int64_t> balances;
+  std::vector<std::size_t> places;
+  for (std::size_t place = 0; place < own.size(); ++place) {
+    if (!own[place].balance) continue;
+    balances.push_back(static_cast<std::int64_t>(*own[place].balance));
+    places.push_back(place);
+  }
+  if (places.empty()) return "";
+  const std::vector<std::int64_t> all = gather_values(backend, group, balances);
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    std::uint64_t sum = 0;
+    for (std::size_t at = i; at < all.size(); at += places.size()) sum += static_cast<std::uint64_t>(all[at]);
+    if (sum == 0) continue;
+    return fmt::format(
+        "the lists of collectives over {} do not fit: in call {}, {}, ranks do not receive as much as the "
+        "others send them; all ranks must run the same program with the same parameters",
+        label, places[i], text_of(own[places[i]]));
+  }
+  return "";
+}
+
+/// Returns how the lists of a group differ, or do not fit, or "".
 std::string difference(ComputeBackend& backend, Communicator& group, Communicator& world,
                        const std::string& label, const std::vector<Collective>& own) {
   std::vector<std::int64_t> hashes;
   std::string all_texts;
   for (const Collective& call : own) {
-    hashes.push_back(hash_of(call.text));
+    hashes.push_back(static_cast<std::int64_t>(hash_of(call.text)));
     all_texts += call.text + "\n";
   }
   const auto ranks = static_cast<std::size_t>(group.size());
-  const std::vector<std::int64_t> summaries =
-      gather_values(backend, group, {std::ssize(own), hash_of(all_texts), world.rank()});
+  const std::vector<std::int64_t> summaries = gather_values(
+      backend, group, {std::ssize(own), static_cast<std::int64_t>(hash_of(all_texts)), world.rank()});
   const auto summary = [&](std::size_t rank) { return std::span(summaries).subspan(3 * rank, 3); };
   std::size_t most = 0;
   std::optional<std::size_t> other;  // the first rank whose list is not that of the group's first rank
@@ -101,7 +152,7 @@ std::string difference(ComputeBackend& backend, Communicator& group, Communicato
     most = std::max(most, static_cast<std::size_t>(summary(rank)[0]));
     if (!other && !std::ranges::equal(summary(rank).first(2), summary(0).first(2))) other = rank;
   }
-  if (!other) return "";
+  if (!other) return imbalance(backend, group, label, own);
   hashes.resize(most);
   const std::vector<std::int64_t> all = gather_values(backend, group, hashes);
   const auto first_of = [&](std::size_t rank) {
@@ -110,12 +161,8 @@ std::string difference(ComputeBackend& backend, Communicator& group, Communicato
   const auto place = static_cast<std::size_t>(
       std::mismatch(first_of(0), first_of(0) + static_cast<std::ptrdiff_t>(most), first_of(*other)).first -
       first_of(0));
-  std::string text = "no call";
-  if (place < own.size()) {
-    const auto& [what, where] = own[place];
-    text = where.line() == 0 ? what : fmt::format("{} ({}:{})", what, where.file_name(), where.line());
-  }
-  const std::vector<std::string> texts = gather_texts(backend, group, text);
+  const std::vector<std::string> texts =
+      gather_texts(backend, group, place < own.size() ? text_of(own[place]) : "no call");
   return fmt::format(
       "the lists of collectives over {} differ: call {} is {} on rank {}, but {} on rank {}; all ranks must "
       "run the same program with the same parameters",

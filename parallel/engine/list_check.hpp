@@ -9,9 +9,9 @@
 namespace mylos {
 
 /// Throws ExitCode::usage if the ranks of a group would not make the same collectives of that group in the
-/// same order, and names the first one that differs, by its source line, axes, bytes and ranks. Throws
-/// ExitCode::internal if the ranks that hold the same parameters do not, together, store every element once
-/// and step it. All ranks throw the same. Collective.
+/// same order, with counts that fit each other, and names the first one that differs, by its source line,
+/// axes, bytes and ranks. Throws ExitCode::internal if the ranks that hold the same parameters do not,
+/// together, store every element once and step it. All ranks throw the same. Collective.
 void check_lists(ComputeBackend& backend, const ProcessGrid& grid, const RankProgram& program);
 
 /// A program that fits those of the other ranks. Collective.

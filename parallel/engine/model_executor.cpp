@@ -58,6 +58,11 @@ ModelExecutor::ModelExecutor(ComputeBackend& backend, MemoryLedger& ledger, cons
   const std::vector<Segment>& segments = optimizer.segments();
   backend_.copy_to_device(segments.data(), kept_.at(optimizer.segments_storage()).data(),
                           segments.size() * sizeof(Segment));
+  const std::vector<CopiedBlock>& blocks = optimizer.blocks();
+  if (!blocks.empty()) {
+    backend_.copy_to_device(blocks.data(), kept_.at(optimizer.blocks_storage()).data(),
+                            blocks.size() * sizeof(CopiedBlock));
+  }
   backend_.synchronize();
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -363,12 +364,16 @@ std::optional<ListedCall> listed_call(const Entry& entry) {
   const std::optional<GroupedCall> started = call_of(entry);
   if (!started) return std::nullopt;
   const CommCall& call = started->call;
-  return ListedCall{.group = started->group,
-                    .operation = call.operation,
-                    .count = std::min(call.input.size(), call.output.size()),
-                    .dtype = call.input.dtype,
-                    .payload_bytes = call.payload_bytes(),
-                    .peer = call.peer};
+  return ListedCall{
+      .group = started->group,
+      .operation = call.operation,
+      .count = std::min(call.input.size(), call.output.size()),
+      .dtype = call.input.dtype,
+      .payload_bytes = call.payload_bytes(),
+      .received_bytes = static_cast<std::uint64_t>(std::accumulate(call.recv_counts.begin(),
+                                                                   call.recv_counts.end(), std::int64_t{0})) *
+                        size_of(call.output.dtype),
+      .peer = call.peer};
 }
 
 RankProgram::RankProgram(const StepConfig& config, const Coordinates& coordinates, RankRole role)
@@ -409,7 +414,12 @@ RankProgram::RankProgram(const StepConfig& config, const Coordinates& coordinate
   keep_versions(lowering);
   if (schedule_.gradient_sets > 1) keep_second_gradients();
   if (role == RankRole::training) {
-    optimizer_.emplace(config.optimizer, table_, config.train.dtype, holding_.owned(), programs_.storages);
+    std::vector<SteppedUnit> stepped;
+    for (const HeldUnit& held : holding_.units)
+      stepped.push_back(
+          {.part = held.owned, .divided_axes = held.divided_axes, .share = held.weights.size()});
+    optimizer_.emplace(config.optimizer, table_, coordinates_, config.train.dtype, stepped,
+                       programs_.storages);
     const auto keep = [&](const char* name, std::size_t bytes) {
       return programs_.storages.add({.name = name,
                                      .kind = StorageKind::kept,
@@ -624,6 +634,7 @@ void RankProgram::record_update(const Lowering& lowering, std::size_t number) {
                 .state = Storages::flat(guard_state_, static_cast<std::int64_t>(number * sizeof(GuardState)),
                                         DType::uint8, sizeof(GuardState)),
                 .scalars = placeholder()});
+  std::vector<UpdatedPart> parts;
   for (std::size_t i = 0; i < owned.size(); ++i) {
     const int unit = owned[i].unit;
     if (!is_own(unit)) continue;
@@ -632,10 +643,13 @@ void RankProgram::record_update(const Lowering& lowering, std::size_t number) {
     if (versions_of_weights(unit).size() > 1)
       previous =
           Storages::flat(previous_weights(unit), place_of(weights).offset, weights.dtype, weights.size());
-    optimizer_->record(i, weights, previous, holding_.gradient(owned[i]), placeholder(), run);
-    const std::vector<Entry>& published = lowering.published(unit);
-    update.program.entries.insert(update.program.entries.end(), published.begin(), published.end());
+    parts.push_back(
+        {.index = i, .weights = weights, .previous = previous, .gradient = holding_.gradient(owned[i])});
   }
+  optimizer_->record(parts, placeholder(), run, [&](std::size_t i) {
+    const std::vector<Entry>& published = lowering.published(owned[i].unit);
+    update.program.entries.insert(update.program.entries.end(), published.begin(), published.end());
+  });
 }
 
 void RankProgram::insert_awaits() {

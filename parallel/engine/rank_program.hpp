@@ -36,6 +36,7 @@ struct ListedCall {
   std::int64_t count = 0;  ///< elements of the smaller buffer
   DType dtype = DType::fp32;
   std::uint64_t payload_bytes = 0;
+  std::uint64_t received_bytes = 0;  ///< of all_to_all_v
   int peer = 0;
 };
 /// The call that an entry starts, or nothing.

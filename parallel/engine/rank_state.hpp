@@ -38,11 +38,13 @@ class RankState {
   TensorRef gradient(const UnitPart& part) const {
     return executor_.bound_gradient(program_.holding().gradient(part));
   }
-  /// In training, return the kind of the optimizer and, of an owned part, a state (count) fp32 and the most
-  /// precise weights: the fp32 master or, if there is none, the weights.
+  /// In training, return the kind of the optimizer and, of an owned part, a state of elements [begin, begin +
+  /// count), fp32, or nothing if they do not have it; and the most precise weights: the fp32 master or, if
+  /// there is none, the weights.
   const OptimizerKind& optimizer() const { return program_.optimizer().kind(); }
-  TensorRef state(std::size_t state, std::size_t part) const {
-    return executor_.bound(program_.optimizer().state(state, part));
+  TensorRef state(std::size_t state, std::size_t part, std::int64_t begin, std::int64_t count) const {
+    const TensorRef found = program_.optimizer().state(state, part, begin, count);
+    return found ? executor_.bound(found) : found;
   }
   TensorRef master(std::size_t part) const {
     return executor_.bound(program_.optimizer().master(part, program_.holding().weights(owned_[part])));

@@ -87,7 +87,6 @@ std::vector<int> find_suspects(const std::vector<std::int64_t>& hashes,
   return ranks;
 }
 
-constexpr AxisSet tensor_axis = {Axis::tensor};
 constexpr AxisSet both_ends = {Axis::embedding};
 
 /// Names the first state that differs among the ranks along `axes`, and the suspected ranks; "" if no state
@@ -120,7 +119,7 @@ std::string find_difference(ComputeBackend& backend, const RankState& held, cons
 /// Whether ranks have copies of what others own; the same on all ranks.
 bool has_copies(const RankState& state, const ProcessGrid& grid) {
   if (grid.coordinates().ends_are_apart() && state.config().model.tied) return true;
-  AxisSet axes = tensor_axis;
+  AxisSet axes = same_loss_axes;
   for (int unit = 0; unit < state.table().num_units(); ++unit) axes = axes.with(state.copy_axes(unit));
   return axes.common(grid.coordinates().used_axes()) != AxisSet();
 }
@@ -140,20 +139,29 @@ std::vector<StateHash> hash_states(ComputeBackend& backend, const RankState& sta
       const TensorRef older = state.weights(state.owned()[i], place);
       if (older.data != weights.data) held.emplace_back("an older version of ", older);
     }
+    const std::vector<Piece> pieces = pieces_of(state.table(), state.owned()[i]);
+    const auto add = [&](const std::string& prefix, const Piece& piece, bool is_weights, std::int64_t hash) {
+      hashes.push_back({.name = prefix + piece.parameter.name,
+                        .part = i,
+                        .piece = piece,
+                        .is_weights = is_weights,
+                        .hash = hash});
+    };
+    for (const auto& [prefix, tensor] : held) {
+      const HostBytes bytes(backend, tensor);
+      for (const Piece& piece : pieces)
+        add(prefix, piece, tensor.data == weights.data, hash_of(bytes.of(piece, tensor.dtype)));
+    }
     for (std::size_t s = 0; s < state.optimizer().states.size(); ++s) {
       std::string name = state.optimizer().states[s];
       std::ranges::replace(name, '_', ' ');
-      held.emplace_back(fmt::format("the {} of ", name), state.state(s, i));
-    }
-    const std::vector<Piece> pieces = pieces_of(state.table(), state.owned()[i]);
-    for (const auto& [prefix, tensor] : held) {
-      const HostBytes bytes(backend, tensor);
       for (const Piece& piece : pieces) {
-        hashes.push_back({.name = prefix + piece.parameter.name,
-                          .part = i,
-                          .piece = piece,
-                          .is_weights = tensor.data == weights.data,
-                          .hash = hash_of(bytes.of(piece, tensor.dtype))});
+        const TensorRef values = state.state(s, i, piece.offset, piece.count);
+        if (!values) continue;
+        Piece whole = piece;
+        whole.offset = 0;
+        add(fmt::format("the {} of ", name), piece, false,
+            hash_of(HostBytes(backend, values).of(whole, values.dtype)));
       }
     }
   }
@@ -164,10 +172,9 @@ std::string compare_replicas(ComputeBackend& backend, const RankState& state, co
                              const std::vector<StateHash>& hashes) {
   if (!has_copies(state, grid)) return "";
   std::map<AxisSet, std::vector<StateHash>> copies;  // by the axes along which ranks own the same
-  std::vector<StateHash> twins, tied;
+  std::vector<StateHash> tied;
   for (const StateHash& own : hashes) {
     copies[state.copy_axes(own.piece.parameter.unit)].push_back(own);
-    if (!own.piece.parameter.is_split(Axis::tensor)) twins.push_back(own);
     if (own.piece.parameter.is_on_both_ends()) tied.push_back(own);
   }
   // All comparisons take place on every rank, whatever the first one finds.
@@ -176,10 +183,18 @@ std::string compare_replicas(ComputeBackend& backend, const RankState& state, co
     const std::string found = find_difference(backend, state, grid, axes, states);
     if (problem.empty()) problem = found;
   }
-  for (const auto& [axes, states] : {std::pair(tensor_axis, twins), std::pair(both_ends, tied)}) {
-    const std::string found = find_difference(backend, state, grid, axes, states);
+  for (int i = 0; i < num_axes; ++i) {
+    const auto axis = static_cast<Axis>(i);
+    if (!same_loss_axes.contains(axis)) continue;
+    std::vector<StateHash> whole;  // of what each rank along the axis holds
+    for (const StateHash& own : hashes) {
+      if (!own.piece.parameter.is_split(axis)) whole.push_back(own);
+    }
+    const std::string found = find_difference(backend, state, grid, {axis}, whole);
     if (problem.empty()) problem = found;
   }
+  const std::string found = find_difference(backend, state, grid, both_ends, tied);
+  if (problem.empty()) problem = found;
   return agree_on_problem(backend, grid.group(all_axes), std::move(problem));
 }
 

@@ -48,6 +48,19 @@ struct StepConfig {
   float per_token() const {
     return static_cast<float>(1.0 / static_cast<double>(train.global_batch * train.seq_len));
   }
+  /// The groups of ranks in which a run communicates: those of the layout and of the optimizer.
+  std::vector<AxisSet> groups() const {
+    std::vector<AxisSet> groups = parallel.groups();
+    if (optimizer.kind == nullptr || optimizer.kind->matrices == nullptr) return groups;
+    // Those that divide a unit's matrices, and those that hold the same (core/optim/matrix_exchange.hpp).
+    const AxisSet parts = parallel.shard > 1 ? loss_axes.without({Axis::replicate}) : AxisSet();
+    for (const AxisSet apart : {AxisSet{Axis::pipeline}, AxisSet{Axis::pipeline, Axis::expert}}) {
+      const AxisSet divided = parts.with({Axis::tensor}).without(apart);
+      groups.insert(groups.end(), {divided, all_axes.without(apart).without(divided)});
+      if (model.experts.count == 0) break;
+    }
+    return groups;
+  }
   /// The chunks into which the schedule divides the model.
   ModelCuts cuts() const { return {.chunks = parallel.scope(1).num_chunks(), .places = parallel.cuts}; }
   /// The rules of the versions of each unit's weights, of the whole model; empty unless the schedule is

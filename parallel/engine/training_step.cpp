@@ -175,13 +175,13 @@ void TrainingStep::read_results() {
   const auto* parts = reinterpret_cast<const StepScalars*>(guard + 1);
   ++num_read_;
   const auto now = Clock::now();
-  results_.seconds = std::chrono::duration<double>(now - std::max(slot.start, last_read_)).count();
+  results_.seconds = in_seconds(now - std::max(slot.start, last_read_));
   last_read_ = now;
   results_.scalars = merged({parts, num_updates()});
   // Blocks belong to one update each; of others they have sums of 0.
   const auto* sums = reinterpret_cast<const float*>(parts + num_updates());
   results_.statistics.assign(program_.num_statistics(), 0.0F);
-  const bool counts = program_.coordinates().index(Axis::tensor) == 0;
+  const bool counts = program_.coordinates().index(same_loss_axes) == 0;
   for (std::size_t i = 0; counts && i < num_updates() * results_.statistics.size(); ++i)
     results_.statistics[i % results_.statistics.size()] += sums[i];
   if (program_.schedule().rules.empty()) results_.guard = *guard;

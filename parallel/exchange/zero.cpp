@@ -29,14 +29,17 @@ constexpr ParamSpec zero1_params[] = {
         "Size of the groups of neighbours along the data axis whose ranks divide the states, gradients or "
         "weights (see exchange); node takes the ranks of a node, 0 all ranks of the data axis. If there "
         "are several groups, each holds a whole copy, and gradients are also summed across the groups "
-        "(hybrid sharding)."),
+        "(hybrid sharding).")
+        .evaluated_with("0"),
 };
 constexpr ParamSpec zero3_params[] = {
     integer_param("parallel", "prefetch", "1", 0, 1000, "blocks",
-                  "Number of blocks by which zero3 gathers weights ahead of their use."),
+                  "Number of blocks by which zero3 gathers weights ahead of their use.")
+        .changes(Effect::speed),
     boolean_param("parallel", "reshard", "true",
                   "zero3 frees a block's weights after its forward pass and gathers them again for the "
-                  "backward pass; false keeps them for it."),
+                  "backward pass; false keeps them for it.")
+        .changes(Effect::speed),
 };
 
 /// What is divided; each stage includes the earlier ones.

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "core/base/clock.hpp"
+
 namespace mylos {
 
 namespace {
@@ -12,10 +14,6 @@ using std::chrono::nanoseconds;
 
 constexpr std::ptrdiff_t communication_printed = 8;
 constexpr std::size_t report_bytes_per_rank = 192 * (communication_printed + 8);
-
-double seconds(nanoseconds duration) {
-  return std::chrono::duration<double>(duration).count();
-}
 
 void describe(FixedText& text, const RankFlight::Entry* entry) {
   if (entry == nullptr) return text.add("no operation");
@@ -109,7 +107,8 @@ void FailureDetector::judge() {
     const RankFlight& flight = (*node_)[i];
     return reason_.add("{} rank {}: pid {}{} has given no sign of life for {:.1f} s",
                        flight.has_died ? "dead" : "stopped", flight.rank, flight.pid,
-                       flight.on_other_node ? " on another node" : "", seconds(clock_ - sights_[i].beat_at));
+                       flight.on_other_node ? " on another node" : "",
+                       in_seconds(clock_ - sights_[i].beat_at));
   }
   judge_operations(CallKind::io, limits_.io_timeout, ExitCode::io);
   judge_operations(CallKind::computation, limits_.operation_timeout, ExitCode::watchdog);
@@ -131,7 +130,7 @@ void FailureDetector::judge_operations(CallKind kind, milliseconds limit, ExitCo
   const RankFlight& flight = (*node_)[failed_];
   reason_.add("{}: rank {} has been in ", failure_of(kind), flight.rank);
   describe(reason_, flight.open_operation(kind));
-  reason_.add(" for more than {:.1f} s", seconds(limit));
+  reason_.add(" for more than {:.1f} s", in_seconds(limit));
   // Lists every distinct operation together with the ranks that are in it.
   for (auto first = node_->begin(); first != node_->end(); ++first) {
     const RankFlight::Entry* own = shown_operation(*first);
@@ -211,7 +210,7 @@ std::string_view FailureDetector::report() {
       report_.add("  #{} ", entry.record.number);
       describe(report_, &entry);
       // The clocks of different nodes differ.
-      if (!flight.on_other_node) report_.add(", started {:.1f} s ago", seconds(age));
+      if (!flight.on_other_node) report_.add(", started {:.1f} s ago", in_seconds(age));
       report_.add(", {}\n", entry.done ? "done" : "UNDER WAY");
     }
   }

@@ -137,8 +137,7 @@ FlightRecorder* Watchdog::await_recorder() {
     last = now;
     if (waited < start_timeout_) continue;
     FixedText reason(256);
-    reason.add("not all ranks started within {:.1f} s (comm.start_timeout)",
-               std::chrono::duration<double>(start_timeout_).count());
+    reason.add("not all ranks started within {:.1f} s (comm.start_timeout)", in_seconds(start_timeout_));
     FixedText line(256);
     line.add("mylos watchdog: {}\n", reason.view());
     end_failed_job(ExitCode::watchdog, reason.view(), line.view());

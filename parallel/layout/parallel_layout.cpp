@@ -10,14 +10,25 @@
 
 namespace mylos {
 
+std::int64_t ParallelLayout::extent_of(const AxisKind& kind) const {
+  if (kind.member != nullptr) return this->*kind.member;
+  const std::string key = key_of(kind.key);
+  return values.all().contains(key) ? values.integer(key) : 1;
+}
+
+std::int64_t ParallelLayout::ranks_per_replica() const {
+  std::int64_t ranks = 1;
+  for (const AxisKind* kind : rank_factors(replica_axes)) ranks *= extent_of(*kind);
+  return ranks;
+}
+
 GridExtents ParallelLayout::extents() const {
   const std::int64_t shards = std::max<std::int64_t>(shard / expert, 1);
-  GridExtents extents{.replicate = static_cast<int>(data / (shards * expert)),
-                      .shard = static_cast<int>(shards),
-                      .tensor = static_cast<int>(tensor),
-                      .pipeline = static_cast<int>(pipeline),
-                      .expert = static_cast<int>(expert),
-                      .replicas = replicas};
+  GridExtents extents;
+  for (const AxisKind* kind : axis_kinds()) extents[kind->axis] = static_cast<int>(extent_of(*kind));
+  extents[Axis::shard] = static_cast<int>(shards);
+  extents[Axis::replicate] = static_cast<int>(data / (shards * expert));
+  extents.replicas = replicas;
   if (pipeline > 1) {
     const std::vector<int> stages = stages_of_chunks();
     extents.first_stage = stages.front();
@@ -74,7 +85,9 @@ int ParallelLayout::most_ahead(std::int64_t micro_batches) const {
 
 std::vector<AxisSet> ParallelLayout::groups() const {
   std::vector<AxisSet> groups = {loss_axes, all_axes};
-  if (tensor > 1) groups.emplace_back(AxisSet{Axis::tensor});
+  for (const AxisKind* kind : axis_kinds()) {
+    if (same_loss_axes.contains(kind->axis) && extent_of(*kind) > 1) groups.emplace_back(AxisSet{kind->axis});
+  }
   if (pipeline > 1 && replicas.empty())
     groups.insert(groups.end(), {AxisSet{Axis::pipeline}, AxisSet{Axis::embedding}});
   if (is_asynchronous()) groups.insert(groups.end(), {message_axes(), all_axes.without({Axis::pipeline})});

@@ -11,6 +11,7 @@
 #include "core/layout/parameter_table.hpp"
 #include "core/param_values.hpp"
 #include "parallel/exchange/exchange.hpp"
+#include "parallel/layout/axis_kinds.hpp"
 #include "parallel/schedule/schedule.hpp"
 
 namespace mylos {
@@ -37,6 +38,8 @@ struct ParallelLayout {
   const ScheduleKind* schedule = nullptr;
   ParamValues values;  ///< of the deck; contains at least section parallel
 
+  /// What the key of an axis says; 1 if neither the layout nor `values` has it.
+  std::int64_t extent_of(const AxisKind& kind) const;
   GridExtents extents() const;
   /// What schedules of a step of `micro_batches` are made from.
   ScheduleScope scope(std::int64_t micro_batches) const;
@@ -73,9 +76,13 @@ struct ParallelLayout {
     for (int s = 0; s < stage; ++s) first += replicas_of(s);
     return first;
   }
-  std::int64_t world_size() const { return tensor * first_replica(static_cast<int>(pipeline)); }
+  /// The ranks of a stage that share the work on the same samples.
+  std::int64_t ranks_per_replica() const;
+  /// The first rank of a stage; of the number of stages, the number of ranks.
+  std::int64_t first_rank(int stage) const { return ranks_per_replica() * first_replica(stage); }
+  std::int64_t world_size() const { return first_rank(static_cast<int>(pipeline)); }
   /// The groups of ranks in which a run communicates: the ranks that compute terms of one loss, all ranks,
-  /// the ranks along the tensor and pipeline axes, and the groups of the exchange.
+  /// the ranks along the pipeline axis and each axis of `same_loss_axes`, and the groups of the exchange.
   std::vector<AxisSet> groups() const;
   Coordinates coordinates(int rank) const { return {extents(), static_cast<int>(world_size()), rank}; }
 };

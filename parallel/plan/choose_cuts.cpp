@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "core/base/error.hpp"
-#include "parallel/plan/simulation.hpp"
+#include "parallel/schedule/simulation.hpp"
 
 namespace mylos {
 

@@ -38,6 +38,9 @@ std::optional<ProductShape> product_of(const Entry& entry) {
           if (in == 0 || out == 0) return std::nullopt;
           const double rows = op.flops() / (2.0 * static_cast<double>(in) * static_cast<double>(out));
           return ProductShape{.rows = std::llround(rows), .in = in, .out = out};
+        } else if constexpr (std::is_same_v<Op, MatrixProduct>) {
+          // A stack of small matrices takes about as long as one product with all its rows.
+          return ProductShape{.rows = op.z.shape[0] * op.z.shape[1], .in = op.inner(), .out = op.z.shape[2]};
         } else {
           return std::nullopt;
         }
@@ -79,7 +82,8 @@ double moved_bytes(const Entry& entry) {
 }
 
 KernelKind kernel_kind(std::string_view operation) {
-  if (operation == "adamw" || operation == "sgd" || operation == "sum_of_squares")
+  if (operation == "adamw" || operation == "sgd" || operation == "muon" || operation == "nesterov_momentum" ||
+      operation == "sum_of_squares")
     return KernelKind::optimizer;
   if (operation == "cross_entropy" || operation == "softmax_statistics") return KernelKind::loss;
   return operation.find("layernorm") != std::string_view::npos ? KernelKind::norm : KernelKind::elementwise;
@@ -232,7 +236,7 @@ double MachineTimes::of_call(CommOperation operation, double payload_bytes, cons
   };
   if (const CostCurve* own = table_of(operation)) return (*own)(payload_bytes);
   const bool is_half = operation == CommOperation::all_gather || operation == CommOperation::reduce_scatter ||
-                       operation == CommOperation::all_to_all;
+                       operation == CommOperation::all_to_all || operation == CommOperation::all_to_all_v;
   if (const CostCurve* sum = table_of(CommOperation::all_reduce); sum != nullptr) {
     if (is_half) return machine_.gather_share * (*sum)(payload_bytes);
     note(fmt::format("{} among {} ranks was not measured; half an all_reduce is used", name_of(operation),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Machine: what operations and collectives take on a machine, measured or from its data sheet. A machine file
-// (app/machine_file) fills it.
+// (app/deck/machine_file) fills it.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 #include "core/model/program.hpp"
 #include "core/model/recorder.hpp"
 #include "parallel/collectives/cost_curve.hpp"
-#include "parallel/plan/logical_clock.hpp"
+#include "parallel/schedule/logical_clock.hpp"
 
 namespace mylos {
 

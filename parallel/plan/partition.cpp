@@ -74,8 +74,9 @@ class StageCosts {
   bool are_on_one_node(int first, int end) const {
     const int own = problem_.ranks_per_node;
     if (own == 0) return end - first == 1;
-    for (int place = 0; place < problem_.tensor; ++place) {
-      if ((first * problem_.tensor + place) / own != ((end - 1) * problem_.tensor + place) / own)
+    for (int place = 0; place < problem_.ranks_per_replica; ++place) {
+      if ((first * problem_.ranks_per_replica + place) / own !=
+          ((end - 1) * problem_.ranks_per_replica + place) / own)
         return false;
     }
     return true;

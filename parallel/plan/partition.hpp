@@ -22,8 +22,8 @@ enum class VersionsKept : std::uint8_t {
 /// What is divided, and among which ranks.
 struct PartitionProblem {
   std::vector<UnitCost> units;  ///< of a rank, in the order of the model
-  int replicas = 1;             ///< ranks / tensor: those of all stages together
-  int tensor = 1;               ///< neighbouring ranks that divide the matrices of a replica
+  int replicas = 1;             ///< ranks / ranks_per_replica: those of all stages together
+  int ranks_per_replica = 1;    ///< neighbouring ranks that share the work of a replica
   int ranks_per_node = 0;       ///< 0: every rank is on a node of its own
   int micro_batches = 1;        ///< A, of a step; every stage's number of replicas divides it
   VersionsKept versions = VersionsKept::stashed;

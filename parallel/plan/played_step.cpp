@@ -269,7 +269,7 @@ class StepPlayer final : public ClockSource {
   }
 
   double seconds_of(const ListedCall& call, const GroupPlace& place, const std::string& label) {
-    const auto bytes = static_cast<double>(call.payload_bytes);
+    const auto bytes = static_cast<double>(std::max(call.payload_bytes, call.received_bytes));
     double seconds = 0.0;
     const bool is_scheduled =
         std::ranges::find(scheduled_operations, call.operation) != scheduled_operations.end();

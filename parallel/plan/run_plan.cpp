@@ -6,6 +6,7 @@
 #include <numeric>
 #include <optional>
 #include <ranges>
+#include <set>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -50,18 +51,22 @@ double model_flops_per_token(const ModelConfig& model, std::int64_t parameters, 
 
 namespace {
 
-/// Number of fp32 values per parameter in a checkpoint.
-std::int64_t saved_values(const OptimizerKind& optimizer) {
-  return 1 + std::ssize(optimizer.states);
+/// The fp32 values that a checkpoint holds of a parameter's elements: the weight and the states.
+std::int64_t saved_values(const OptimizerKind& optimizer, const Parameter& parameter) {
+  return 1 + optimizer.num_states(parameter);
 }
 
 }  // namespace
 
 std::int64_t snapshot_bytes(const RankProgram& program) {
   std::int64_t values = 0;
+  const OptimizerKind& optimizer = program.optimizer().kind();
+  const std::int64_t most = optimizer.values_per_element(DType::fp32, false);  // states of an element
   for (const UnitPart& part : program.holding().stored) {
     const std::int64_t older = std::ssize(program.versions_of_weights(part.unit)) - 1;
-    values += part.count * (saved_values(program.optimizer().kind()) + older);
+    values += part.count * (1 + most + older);
+    for (const Piece& piece : pieces_of(program.table(), part))
+      values -= piece.count * (most - optimizer.num_states(piece.parameter));
   }
   const std::int64_t bytes = values * static_cast<std::int64_t>(sizeof(float));
   return bytes + bytes / pages_of_aligned_piece;
@@ -101,7 +106,7 @@ std::vector<TrafficRow> traffic_of(const RankProgram& program) {
 /// algorithm that needs the most. For the planned operations no rank needs more than the first of a group,
 /// except that halving_doubling may need one more element on another rank. Messages need none.
 std::size_t scratch_bytes(const std::string& name, const ListedCall& call, const Coordinates& coordinates) {
-  if (call.operation == CommOperation::send || call.operation == CommOperation::recv) return 0;
+  if (call.operation > CommOperation::all_to_all) return 0;
   const int ranks = coordinates.extent(call.group);
   const auto of = [&](Algorithm algorithm) -> std::size_t {
     if (algorithm == Algorithm::native) return 0;
@@ -227,6 +232,23 @@ std::vector<PlannedProduct> products(const RankProgram& program, std::int64_t th
   return products;
 }
 
+/// The products of whole matrices in updates.
+std::vector<PlannedMatrixProduct> matrix_products(const RankProgram& program, std::int64_t threads) {
+  std::set<PlannedMatrixProduct> planned;
+  program.for_each_step_entry([&](const Action&, const Entry& entry, std::size_t) {
+    const auto* op = std::get_if<MatrixProduct>(&entry.operation);
+    if (op == nullptr) return;
+    planned.insert({.m = op->z.shape[1],
+                    .n = op->z.shape[2],
+                    .k = op->inner(),
+                    .threads = static_cast<int>(threads),
+                    .dtype = op->x.dtype,
+                    .x_transposed = op->x_transposed,
+                    .y_transposed = op->y_transposed});
+  });
+  return {planned.begin(), planned.end()};
+}
+
 /// The attention that every block computes, over the most positions.
 PlannedAttention attention(const ModelPrograms& programs) {
   PlannedAttention most;
@@ -269,20 +291,25 @@ RunPlan plan_of(const StepConfig& config, const Platform& platform, int rank, Sc
     bytes(arena.category) += static_cast<std::int64_t>(size);
   if (platform.plan_compute != nullptr) {
     const std::vector<PlannedProduct> planned = products(program, platform.threads);
-    const PlannedWork work{.products = planned, .attention = attention(program.programs())};
+    const std::vector<PlannedMatrixProduct> of_matrices = matrix_products(program, platform.threads);
+    const PlannedWork work{
+        .products = planned, .matrix_products = of_matrices, .attention = attention(program.programs())};
     bytes(MemoryCategory::workspace) += static_cast<std::int64_t>(platform.plan_compute(work));
   }
   const bool nodes_are_joined = platform.communicator.ranks < config.parallel.world_size();
-  const auto groups =
-      1 + static_cast<int>(ProcessGrid::distinct(program.coordinates(), config.parallel.groups()).size());
-  const int communicators =
-      groups * (nodes_are_joined ? HierarchicalCommunicator::num_node_communicators : 1);
+  std::size_t of_communicators = platform.communicator.bytes;  // of all ranks
+  for (const AxisSet group : ProcessGrid::distinct(program.coordinates(), config.groups()))
+    of_communicators += platform.communicator.bytes_of(program.coordinates().extent(group));
+  if (nodes_are_joined) of_communicators *= HierarchicalCommunicator::num_node_communicators;
   bytes(MemoryCategory::communication) =
-      communicators * static_cast<std::int64_t>(platform.communicator.bytes) +
-      scratch_bytes(platform.algorithm, program);
+      static_cast<std::int64_t>(of_communicators) + scratch_bytes(platform.algorithm, program);
   const OptimizerKind& optimizer = *config.optimizer.kind;
   if (platform.keeps_snapshot) bytes(MemoryCategory::snapshot) = snapshot_bytes(program);
-  plan.checkpoint_bytes = plan.parameters * 4 * saved_values(optimizer) + 4 * older_weights(config);
+  std::int64_t saved = older_weights(config);
+  const ParameterTable whole = parameters_of(model);
+  for (const Parameter& parameter : whole.parameters())
+    saved += product(parameter.shape) * saved_values(optimizer, parameter);
+  plan.checkpoint_bytes = saved * static_cast<std::int64_t>(sizeof(float));
   plan.tokens_per_step = config.train.global_batch * config.train.seq_len;
   plan.traffic = traffic_of(program);
   plan.flops_per_token = model_flops_per_token(model, plan.parameters, config.train.seq_len);
@@ -296,7 +323,7 @@ std::vector<RunPlan> make_plans(const StepConfig& config, const Platform& platfo
   std::vector<Schedule> schedules = config.parallel.schedules(config.train.accumulation, config.model.tied);
   std::vector<RunPlan> plans;
   for (int stage = 0; stage < layout.pipeline; ++stage) {
-    const int rank = static_cast<int>(layout.tensor) * layout.first_replica(stage);
+    const auto rank = static_cast<int>(layout.first_rank(stage));
     const auto list = static_cast<std::size_t>(layout.list_of(layout.coordinates(rank)));
     plans.push_back(plan_of(config, platform, rank, std::move(schedules[list])));
   }

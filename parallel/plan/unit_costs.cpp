@@ -74,14 +74,15 @@ std::vector<UnitCost> costs_with_one_block(StepConfig small, MachineTimes* times
   small.model.experts.every = 1;
   small.model.depths.every = 1;
   small.parallel.pipeline = 1;
+  small.parallel.data = small.parallel.expert;
+  small.parallel.shard = 1;
+  small.parallel.replicas = {};
   small.parallel.emulated_stages = 1;
   small.parallel.schedule = &one_unit_per_chunk;
   small.parallel.placement = {};
   small.parallel.cuts = {1, 2};
   small.cache = {};
-  const GridExtents extents{.tensor = static_cast<int>(small.parallel.tensor),
-                            .expert = static_cast<int>(small.parallel.expert)};
-  const Coordinates coordinates(extents, extents.tensor * extents.expert, 0);
+  const Coordinates coordinates = small.parallel.coordinates(0);
   const ParameterTable table = small.table(coordinates);
   const Schedule split_backward{.actions = {{ActionKind::backward_weight}}};
   const ModelPrograms programs =

@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "core/base/error.hpp"
-#include "parallel/plan/simulation.hpp"
+#include "parallel/schedule/simulation.hpp"
 
 namespace mylos {
 

@@ -10,7 +10,7 @@
 
 #include <fmt/core.h>
 
-#include "parallel/plan/simulation.hpp"
+#include "parallel/schedule/simulation.hpp"
 
 namespace mylos {
 

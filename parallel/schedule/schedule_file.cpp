@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "core/base/error.hpp"
-#include "parallel/plan/simulation.hpp"
+#include "parallel/schedule/simulation.hpp"
 
 namespace mylos {
 

@@ -240,28 +240,6 @@ TEST_F(Restart, WithoutACheckpointBeginsAnewAndSaysSo) {
   EXPECT_THAT(outcome.output, HasSubstr("has no checkpoint: starting at step 0"));
 }
 
-/// A run that mylos wrote at commit caf870f: a checkpoint of version 1, and metrics with fewer columns.
-TEST_F(Restart, ContinuesARunOfAnOlderVersion) {
-  const Words model = {"--model.layers=1", "--model.width=8"};
-  Words restarted = model;
-  restarted.emplace_back("--restart");
-  const Outcome whole = train("whole", model);
-  ASSERT_EQ(whole.exit_code, 0) << whole.output;
-  fs::create_directory(run_path("run"));
-  const std::string archive = std::string(std::getenv("MYLOS_SOURCE")) + "/tests/faults/version1.tar.gz";
-  ASSERT_EQ(std::system(fmt::format("tar xzf {} -C {}", archive, run_path("run").string()).c_str()), 0);
-  expect_loads("run", 4);
-  const Outcome outcome = train("run", restarted);
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("continuing at step 4"));
-  expect_every_step_once("run", num_steps);
-  EXPECT_THAT(checkpoint_steps("run"), ElementsAre(6, 8));
-  const std::vector<double> losses = steps_table("run")["loss"];
-  const std::vector<double> expected = steps_table("whole")["loss"];
-  for (std::size_t i = 0; i < expected.size(); ++i)
-    EXPECT_NEAR(losses[i] / expected[i], 1.0, 1e-4) << "step " << i + 1;
-}
-
 /// Where a fault strikes: a phase of the third checkpoint, or the step before or after it.
 struct Place {
   const char* phase;
@@ -397,6 +375,16 @@ TEST_F(AsyncCheckpoint, ErrorEndsTheRunAtALaterStep) {
     EXPECT_THAT(message, HasSubstr(fmt::format("rank 1 failed at checkpoint.{} of step 4", phase)));
     expect_loads(run, 2);
   }
+}
+
+/// A single rank returns from its error, and ends what it has: the copies that are being written come last.
+TEST_F(AsyncCheckpoint, ARankThatFailsAloneWritesTheOneUnderWay) {
+  const Outcome outcome = train("run", {"--checkpoint.async=true", "--model.width=512"},
+                                {.ranks = 1, .environment = {"MYLOS_FAULT=step:0:5:error"}});
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(expect_status("run", "failed", ExitCode::internal), HasSubstr("failed at step"));
+  for (const std::int64_t step : checkpoint_steps("run")) expect_loads("run", step);
+  EXPECT_EQ(checkpoint_steps("run").back(), 4);
 }
 
 TEST_F(AsyncCheckpoint, AStopRequestWaitsForTheOneUnderWay) {

@@ -408,6 +408,26 @@ TEST_F(Commands, InspectShowsARun) {
   EXPECT_THAT(outcome.output, HasSubstr("/checkpoints: 4 rows"));
 }
 
+TEST_F(Commands, InspectPrintsATableOfMetrics) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  for (const fs::path& path : {run_path("run"), run_path("run") / "metrics.h5"}) {
+    const Outcome outcome = run_alone({"inspect", path.string(), "--csv=steps"});
+    EXPECT_EQ(outcome.exit_code, 0);
+    EXPECT_EQ(outcome.output, csv_of(steps_table("run")));
+    EXPECT_THAT(outcome.output, testing::StartsWith("step,"));
+  }
+  const auto expect_refused = [&](const Words& words, ExitCode code, const char* message) {
+    const Outcome outcome = run_alone(words);
+    EXPECT_EQ(outcome.exit_code, static_cast<int>(code));
+    EXPECT_THAT(outcome.output, HasSubstr(message));
+  };
+  const std::string run = run_path("run").string();
+  expect_refused({"inspect", run, "--csv=step"}, ExitCode::usage,
+                 "no such table; it has checkpoints, launches, steps");
+  expect_refused({"inspect", run, "--csv=steps", "--verify"}, ExitCode::usage, "choose one");
+  expect_refused({"inspect", scratch().string(), "--csv=steps"}, ExitCode::bad_data, "no metrics file");
+}
+
 /// Each replacement of metrics.h5 fails once. A new table replaces the file too; the last replacement comes
 /// at the very end of the run.
 TEST_F(Commands, NoErrorOfMetricsIsLost) {

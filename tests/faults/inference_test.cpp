@@ -236,7 +236,7 @@ TEST_F(GeneratedTexts, AreRefusedForMistakes) {
       {{"--parallel.tensor=3"}, ExitCode::usage, "tensor = 3 must divide [model] heads = 2"},
       {{"--parallel.sequence=true"},
        ExitCode::usage,
-       "[parallel] tensor, vocab, exchange, pipeline and stages can be changed"},
+       "[parallel] tensor, pipeline, vocab, exchange and stages can be changed"},
       {{list, "--output="}, ExitCode::usage, "--output is empty; name a file"},
       {{list, "--output=" + at("prompts.jsonl")}, ExitCode::usage, "is one of the inputs; name another file"},
       {{list, "--output=" + run() + "/metrics.h5"}, ExitCode::usage, "is a run's file; name another file"},

@@ -58,6 +58,7 @@ const Words spikes = {"--guard.spike_factor=1e-6", "--guard.spike_window=2", "--
                       "--train.steps=8"};
 const Words wsd = {"--optim.schedule=wsd", "--optim.decay_steps=1"};
 const Words sgd = {"--optim.name=sgd"};
+const Words muon = {"--optim.name=muon"};
 const Words zero3 = {"--parallel.exchange=zero3", "--model.layers=3"};
 const Words tensor = {"--parallel.tensor=2"};
 const Words stages = {"--parallel.pipeline=2", "--model.layers=4", "--train.micro_batch=1"};
@@ -186,6 +187,9 @@ const std::map<std::string, Key> keys = {
     {"optim.beta2", {{}, {"--optim.beta2=0.5"}, numbers}},
     {"optim.epsilon", {{}, {"--optim.epsilon=1e-2"}, numbers}},
     {"optim.momentum", {sgd, sgd + Words{"--optim.momentum=0.5"}, numbers}},
+    {"optim.muon_momentum", {muon, muon + Words{"--optim.muon_momentum=0.5"}, numbers}},
+    {"optim.muon_scale", {muon, muon + Words{"--optim.muon_scale=original"}, numbers}},
+    {"optim.muon_lr", {muon, muon + Words{"--optim.muon_lr=2e-2"}, numbers}},
     {"optim.lr", {{}, {"--optim.lr=2e-2"}, numbers + Names{"rate"}}},
     {"optim.min_lr", {{}, {"--optim.min_lr=1e-3"}, numbers + Names{"rate"}}},
     {"optim.schedule", {{}, {"--optim.schedule=constant"}, numbers + Names{"rate"}}},
@@ -330,6 +334,7 @@ const std::map<std::string, Key> keys = {
     {"checkpoint.keep_every", {{}, {"--checkpoint.keep_every=2"}, {"kept"}}},
     {"checkpoint.keep_abandoned", shown_by("EveryKey.AbandonedCheckpointsAreKeptOrNot")},
     {"checkpoint.alignment", {{}, {"--checkpoint.alignment=1"}, {"layout"}}},
+    {"metrics.tensorboard", {{}, {"--metrics.tensorboard=true"}, {"files"}}},
     {"profile.step", {{}, {"--profile.step=2"}, {"files"}}},
     {"run.dir", {}},  // every run has its own, and is looked for there: all else is the same
     {"machine.peak_tflops", {{}, {"--machine.peak_tflops=2"}, {"peak_tflops"}}},

@@ -121,7 +121,9 @@ TEST_F(Options, EachThatIsDocumentedWorks) {
        "--key=body", "--eot=begin", "--seed=3", "--valid-fraction=0.5"},
       {"inspect", step, "--verify", plugins},
       {"inspect", deck().string(), "--program", "--ranks=2", "--ranks-per-node=2", "--rank=1"},
+      {"inspect", run, "--csv=steps"},
       {"report", run, "--output=" + at("report.html"), plugins},
+      {"report", run, "--tensorboard", "--output=" + at("events")},
       {"help", "deck", "--markdown", plugins},
       {"version", plugins},
   };
@@ -174,8 +176,10 @@ TEST_F(Options, EvalAndGenerateTakeTheirDeckParameters) {
   expect_code(alone({"eval", run, "--backend.threads=x"}), ExitCode::usage, "threads = x is not an integer");
   expect_code(alone({"eval", run, "--backend.threads=1", "--backend.threads=2"}), ExitCode::usage,
               "given twice: 1 and 2");
+  expect_code(alone({"eval", run, "--comm.algoritm=ring"}), ExitCode::usage,
+              "did you mean [comm] algorithm?");
   expect_code(alone({"eval", run, "--train.steps=3"}), ExitCode::usage,
-              "only [comm], [backend], [io] and [parallel]");
+              "only [backend], [comm], [io] and [parallel]");
 }
 
 TEST_F(Options, MistakesEndWithOneLine) {

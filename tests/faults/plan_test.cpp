@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "app/machine_file.hpp"
+#include "app/deck/machine_file.hpp"
 #include "io/file_util.hpp"
 #include "io/json.hpp"
 #include "io/report/chrome_trace.hpp"

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What profile.step leaves in a run's directory, from the deck to the report.
 #include <algorithm>
+#include <map>
+#include <set>
+#include <sstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -140,6 +143,95 @@ TEST_F(Profile, IsRefusedForAStepThatIsNeverTaken) {
   const Outcome outcome = train("run", {"--profile.step=9"});
   EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::usage));
   EXPECT_THAT(outcome.output, HasSubstr("[profile] step = 9 must be at most [train] steps = 8"));
+}
+
+/// What a tool of Kokkos sees on a rank.
+struct ToolLog {
+  std::map<std::string, int> regions, kernels;
+  std::set<std::string> places;  ///< of kernels: the names of the regions around each, outermost first
+  std::set<std::string> allocations, leaks;
+  bool is_nested = true;
+};
+
+ToolLog read_tool_log(const fs::path& file) {
+  ToolLog log;
+  std::vector<std::string> stack;
+  std::map<std::string, int> held;
+  std::istringstream lines(slurp(file));
+  for (std::string line; std::getline(lines, line);) {
+    const std::string what = line.substr(0, line.find(' '));
+    const std::string name = line.substr(line.find(' ') + 1);
+    if (what == "region") {
+      ++log.regions[name];
+      stack.push_back(name);
+    } else if (what == "end") {
+      log.is_nested = log.is_nested && !stack.empty();
+      if (!stack.empty()) stack.pop_back();
+    } else if (what == "kernel") {
+      ++log.kernels[name];
+      std::string place;
+      for (const std::string& region : stack) place += region + "/";
+      log.places.insert(place + name);
+    } else if (what == "allocate") {
+      ++held[name];
+      log.allocations.insert(name.substr(name.find(' ') + 1, name.rfind(' ') - name.find(' ') - 1));
+    } else if (what == "free") {
+      --held[name];
+    }
+  }
+  log.is_nested = log.is_nested && stack.empty();
+  for (const auto& [name, count] : held)
+    if (count > 0) log.leaks.insert(name);
+  return log;
+}
+
+TEST_F(Profile, ToolsOfKokkosSeePhasesOperationsAndKernels) {
+  const Words words = {"--train.steps=3",
+                       "--checkpoint.every=2",
+                       "--machine.peak_tflops=0",
+                       "--backend.compute=kokkos",
+                       "--eval.every=3",
+                       "--eval.batches=1",
+                       "--parallel.exchange=zero1",
+                       "--data.valid=" + tokens().string()};
+  const std::string output = (scratch() / "tool").string();
+  const Outcome outcome = train(
+      "run", words, {.environment = {"KOKKOS_TOOLS_LIBS=" MYLOS_KOKKOS_TOOL, "MYLOS_TOOL_OUTPUT=" + output}});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  for (const char* rank : {"0", "1"}) {
+    SCOPED_TRACE(rank);
+    ToolLog log = read_tool_log(output + "." + rank);
+    EXPECT_TRUE(log.is_nested);
+    for (const auto& [region, times] : std::map<std::string, int>{{"measure_peak", 1},
+                                                                  {"initial_weights", 1},
+                                                                  {"step", 3},
+                                                                  {"forward", 3},
+                                                                  {"backward", 3},
+                                                                  {"optimizer", 3},
+                                                                  {"evaluation", 1},
+                                                                  {"checkpoint", 2}})
+      EXPECT_EQ(log.regions[region], times) << region;
+    for (const char* place : {"step/forward/attention_forward/mylos::attention_forward::query_blocks",
+                              "step/optimizer/adamw/mylos::adamw::elements",
+                              "initial_weights/fill_normal/mylos::fill_normal::pairs",
+                              "measure_peak/fill_normal/mylos::fill_normal::pairs"})
+      EXPECT_TRUE(log.places.contains(place)) << place;
+    for (const std::string& place : log.places) {
+      // Outside of regions, memory is only set up.
+      EXPECT_TRUE(place.find('/') != std::string::npos || place.starts_with("mylos::allocate::") ||
+                  place.starts_with("Kokkos::"))
+          << place;
+      const std::string kernel = place.substr(place.rfind('/') + 1);
+      EXPECT_TRUE(kernel.starts_with("mylos::") || kernel.starts_with("Kokkos")) << kernel;
+    }
+    for (const std::string& label : log.allocations)
+      EXPECT_TRUE(label.starts_with("mylos::") || label.starts_with("Kokkos::")) << label;
+    EXPECT_THAT(log.allocations, testing::IsSupersetOf({"mylos::arena", "mylos::optimizer: first_moment"}));
+    // Kokkos frees its own scratch memory under another label.
+    for (const std::string& leak : log.leaks) EXPECT_THAT(leak, HasSubstr("Kokkos::")) << leak;
+  }
+  ASSERT_EQ(train("without", words).exit_code, 0);
+  expect_same_run("run", "without", 3);
 }
 
 }  // namespace

@@ -579,6 +579,26 @@ TEST_F(CheckpointTest, AFlippedBitNamesItsDataset) {
   EXPECT_EQ(open_error(1), "whole");
 }
 
+TEST_F(CheckpointTest, AnotherFormatVersionIsNamed) {
+  write(1);
+  const fs::path manifest = path(1) / "manifest.json";
+  const std::string written = slurp(manifest);
+  const std::string key = "\"version\":";
+  const std::size_t at = written.find(key + "2");
+  ASSERT_NE(at, std::string::npos) << written;
+  for (const char* version : {"1", "3"}) {
+    std::string other = written;
+    other.replace(at, key.size() + 1, key + version);
+    on_root([&] { spill(manifest, other); });
+    const std::string error = open_error(1);
+    EXPECT_TRUE(error.starts_with("65 ")) << error;
+    EXPECT_NE(
+        error.find(fmt::format("manifest.json: format version {}; this mylos reads version 2", version)),
+        std::string::npos)
+        << error;
+  }
+}
+
 TEST_F(CheckpointTest, AllDamagedIsAnErrorAndNoFreshStart) {
   write(1);
   on_root([&] { fs::remove(path(1) / "manifest.json"); });

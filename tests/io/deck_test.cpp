@@ -232,7 +232,22 @@ TEST(DeckReference, NamesEveryParameter) {
     EXPECT_THAT(help, HasSubstr(spec.name));
     EXPECT_THAT(page, HasSubstr(std::string("| `") + spec.name + "` |"));
   }
-  EXPECT_THAT(page, HasSubstr("| `steps` | integer | 1 to 1000 | required | steps | Steps. |"));
+  EXPECT_THAT(page,
+              HasSubstr("| `steps` | integer | 1 to 1000 | required | steps | results |  |  | Steps. |"));
+}
+
+TEST(DeckReference, SaysWhatAKeyChanges) {
+  const ParamSpec spec = text_param("data", "file", "", "A file.")
+                             .changes(Effect::place)
+                             .of_this_rank()
+                             .restart(OnRestart::repeats)
+                             .evaluated_with("")
+                             .open_in_evaluation();
+  EXPECT_THAT(deck_markdown({&spec, 1}),
+              HasSubstr("| place only, per rank | repeated | \"\", open | A file. |"));
+  EXPECT_THAT(
+      deck_help({&spec, 1}, ""),
+      HasSubstr("changes place only, per rank; in a restart: repeated; in eval and generate: \"\", open"));
 }
 
 TEST(DeckReference, ShowsOneSection) {

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.hpp"
-#include "io/inspect.hpp"
+#include "io/inspect/inspect.hpp"
 #include "io/metrics/metrics.hpp"
 #include "io/tokens/token_dataset.hpp"
 #include "tests/io/io_test_util.hpp"

@@ -2,6 +2,7 @@
 // The report is complete, self-contained and small, whatever the metrics hold.
 #include "io/report/html_report.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,9 @@
 
 #include <gtest/gtest.h>
 
+#include "io/json.hpp"
+#include "io/report/html_plot.hpp"
+
 namespace mylos {
 namespace {
 
@@ -21,12 +25,16 @@ constexpr double inf = std::numeric_limits<double>::infinity();
 
 // Describes what is wrong with `html` as XML: tags that do not nest, stray '<' or '&', attributes without
 // quotes. Empty if it finds none of these.
-std::string malformed(std::string_view html) {
+std::string malformed(std::string html) {
   std::vector<std::string> open;
+  const std::size_t script = html.find("<![CDATA["), end_of_script = html.find("]]>");
+  if (script != std::string::npos && end_of_script != std::string::npos)
+    html.erase(script, end_of_script + 3 - script);
+  const std::string_view rest = html;
   for (std::size_t at = html.find('<'); at != std::string_view::npos; at = html.find('<', at + 1)) {
     const std::size_t end = html.find('>', at);
     if (end == std::string_view::npos) return "tag without end";
-    const std::string_view tag = html.substr(at + 1, end - at - 1);
+    const std::string_view tag = rest.substr(at + 1, end - at - 1);
     if (tag.find('<') != std::string_view::npos) return "stray '<' before " + std::string(tag);
     if (tag.starts_with("!DOCTYPE")) continue;
     const bool closes = tag.starts_with('/');
@@ -43,7 +51,7 @@ std::string malformed(std::string_view html) {
     }
   }
   for (std::size_t at = html.find('&'); at != std::string_view::npos; at = html.find('&', at + 1)) {
-    const std::string_view entity = html.substr(at, html.find(';', at) - at);
+    const std::string_view entity = rest.substr(at, html.find(';', at) - at);
     if (!std::set<std::string_view>{"&amp", "&lt", "&gt", "&quot"}.contains(entity)) return "stray '&'";
   }
   return open.empty() ? "" : "<" + open.back() + "> left open";
@@ -87,15 +95,28 @@ ReportData run_of(std::size_t rows) {
   return data;
 }
 
-// The number of points in the n-th path, counted from 0.
-std::size_t points_of_path(const std::string& html, int n) {
-  std::size_t at = 0;
-  for (int i = 0; i <= n; ++i) at = html.find("<path", at + 1);
-  at = html.find(" d=\"", at);
-  const std::string_view d = std::string_view(html).substr(at, html.find("\"/>", at) - at);
-  std::size_t points = 0;
-  for (const char c : d) points += c == 'M' || c == 'L' ? 1 : 0;
-  return points;
+// The data of the plots, in their order.
+std::vector<Json> plots_of(const std::string& html) {
+  constexpr std::string_view begin = R"(<script type="application/json">)";
+  std::vector<Json> plots;
+  for (std::size_t at = html.find(begin); at != std::string::npos; at = html.find(begin, at)) {
+    at += begin.size();
+    plots.push_back(Json::parse(std::string_view(html).substr(at, html.find("</script>", at) - at)));
+  }
+  return plots;
+}
+
+// Every curve of the page with the texts of its values; "null" is a gap.
+std::vector<std::vector<std::string>> curves_of(const std::string& html) {
+  std::vector<std::vector<std::string>> curves;
+  for (const Json& plot : plots_of(html)) {
+    for (const Json& curve : plot.elements("curves")) {
+      std::vector<std::string>& values = curves.emplace_back();
+      for (const Json& value : curve.elements("values")) values.push_back(value.dump());
+      EXPECT_EQ(curve.elements("steps").size(), values.size());
+    }
+  }
+  return curves;
 }
 
 TEST(HtmlReport, EmptyRun) {
@@ -107,7 +128,7 @@ TEST(HtmlReport, EmptyRun) {
 TEST(HtmlReport, OneRow) {
   const std::string html = html_report(run_of(1));
   expect_whole(html);
-  EXPECT_NE(html.find("<circle"), std::string::npos) << "a single step is drawn as a dot";
+  for (const std::vector<std::string>& curve : curves_of(html)) EXPECT_EQ(curve.size(), 1U);
 }
 
 TEST(HtmlReport, ShowsThePayloadOfAStepByAxisAndOperation) {
@@ -162,7 +183,7 @@ TEST(HtmlReport, HeadlinesAndMarks) {
                            "skipped steps: 5",
                            "12.3k",
                            "restart on 4 ranks",
-                           "1970-01-02 00:00 UTC, at step 200, 4 ranks, 1 threads each",
+                           "1970-01-02 00:00 UTC, at step 200, 4 ranks, 1 thread each",
                            ">finished<",
                            "1.500 GB each",
                            "training waits, 1.4 s to write",
@@ -173,7 +194,7 @@ TEST(HtmlReport, HeadlinesAndMarks) {
                            "4.000 GB",
                            "Peak memory</dt><dd>5.500 GB",
                            "4.250 GB min, 4.500 GB median, 5.500 GB max",
-                           "data-scale=\"log\"",
+                           "\"log\":true",
                            "124.4 million parameters"}) {
     EXPECT_NE(html.find(text), std::string::npos) << text;
   }
@@ -349,6 +370,14 @@ TEST(HtmlReport, EscapesEveryText) {
   EXPECT_EQ(html.find('\x01'), std::string::npos);
 }
 
+TEST(HtmlReport, NoTextEndsTheElementOfData) {
+  const Json evil = Json::object({{"</script>", "]]> &amp; <!--"}});
+  const std::string element = html::data_element(evil);
+  const std::string_view text = std::string_view(element).substr(element.find('>') + 1);
+  EXPECT_EQ(text.find_first_of("<>&"), text.find("</script>"));
+  EXPECT_EQ(Json::parse(text.substr(0, text.find('<'))).dump(), evil.dump());
+}
+
 TEST(HtmlReport, ReplacesWhatIsNotUtf8) {
   ReportData data = run_of(3);
   data.title = "caf\xe9 \xc3\xa9\xef\xbf\xbf";  // Latin-1, then UTF-8, whose last character XML forbids
@@ -403,7 +432,8 @@ TEST(HtmlReport, GapsAndColumnsOfUnequalLength) {
   data.steps.erase("gradient_norm");
   const std::string html = html_report(data);
   expect_whole(html);
-  EXPECT_EQ(points_of_path(html, 1), 9U);
+  EXPECT_EQ(std::ranges::count(curves_of(html)[1], "null"), 1);
+  EXPECT_EQ(curves_of(html)[1].size(), 10U);
 }
 
 TEST(HtmlReport, AColumnThatComesLateKeepsItsMean) {
@@ -426,8 +456,15 @@ TEST(HtmlReport, AMillionRowsStaySmallAndKeepTheExtremes) {
   const std::string html = html_report(data);
   expect_whole(html);
   EXPECT_LT(html.size(), 1'000'000U);
-  for (int path = 0; path < 8; ++path) EXPECT_LE(points_of_path(html, path), 600U) << path;
-  EXPECT_NE(html.find("654.322 0.0"), std::string::npos);
+  const std::vector<std::vector<std::string>> curves = curves_of(html);
+  EXPECT_EQ(curves.size(), 8U);
+  for (const std::vector<std::string>& curve : curves) EXPECT_LE(curve.size(), 600U);
+  const Json rates = plots_of(html)[1];
+  EXPECT_EQ(rates.elements("y")[1].dump(), "1.0");
+  const std::vector<std::int64_t> steps = rates.elements("curves")[0].integers("steps");
+  const auto peak = std::ranges::find(steps, 654'322) - steps.begin();
+  ASSERT_LT(peak, std::ssize(steps));
+  EXPECT_EQ(curves[3][static_cast<std::size_t>(peak)], "1");
 }
 
 }  // namespace

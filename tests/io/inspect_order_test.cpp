@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "io/checkpoint/checkpoint_directory.hpp"
-#include "io/inspect.hpp"
+#include "io/inspect/inspect.hpp"
 #include "tests/io/io_test_util.hpp"
 
 namespace mylos::test {

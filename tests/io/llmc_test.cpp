@@ -102,39 +102,39 @@ TEST_F(Llmc, LargeTensorsGoThroughInChunks) {
 }
 
 TEST_F(Llmc, RefusesHeaders) {
-  const std::string good = slurp(reference_model("llmc_fp32.bin"));
-  EXPECT_EQ(refusal(good), "good");
+  const std::string whole = slurp(reference_model("llmc_fp32.bin"));
+  EXPECT_EQ(refusal(whole), "good");
   for (const std::int32_t version : {1, 2, 4, -3}) {
-    EXPECT_THAT(refusal(with_word(good, 1, version)),
+    EXPECT_THAT(refusal(with_word(whole, 1, version)),
                 HasSubstr(fmt::format("offset 4: version {}; mylos reads 3 (fp32) and 5 (bf16)", version)));
   }
-  EXPECT_THAT(refusal(with_word(good, 1, 5)),
+  EXPECT_THAT(refusal(with_word(whole, 1, 5)),
               HasSubstr("has 36608 bytes; a llm.c file (version 5) with its header has"));
-  EXPECT_THAT(refusal(good.substr(0, good.size() - 1)), HasSubstr("has 36607 bytes"));
-  EXPECT_THAT(refusal(good + "x"), HasSubstr("has 36609 bytes"));
-  EXPECT_THAT(refusal(good.substr(0, 1023)), HasSubstr("has 1023 bytes; a model file of llm.c begins with"));
-  EXPECT_THAT(refusal(with_word(good, 2, 0)), HasSubstr("longest sequence (word 2) = 0 is out of range"));
-  EXPECT_THAT(refusal(with_word(good, 3, 1048577)), HasSubstr("vocabulary (word 3) = 1048577"));
-  EXPECT_THAT(refusal(with_word(good, 3, 129)),
+  EXPECT_THAT(refusal(whole.substr(0, whole.size() - 1)), HasSubstr("has 36607 bytes"));
+  EXPECT_THAT(refusal(whole + "x"), HasSubstr("has 36609 bytes"));
+  EXPECT_THAT(refusal(whole.substr(0, 1023)), HasSubstr("has 1023 bytes; a model file of llm.c begins with"));
+  EXPECT_THAT(refusal(with_word(whole, 2, 0)), HasSubstr("longest sequence (word 2) = 0 is out of range"));
+  EXPECT_THAT(refusal(with_word(whole, 3, 1048577)), HasSubstr("vocabulary (word 3) = 1048577"));
+  EXPECT_THAT(refusal(with_word(whole, 3, 129)),
               HasSubstr("padded vocabulary (word 7) = 128 is less than vocabulary"));
-  EXPECT_THAT(refusal(with_word(good, 4, 2000000000)), HasSubstr("layers (word 4) = 2000000000"));
-  EXPECT_THAT(refusal(with_word(good, 4, 3)), HasSubstr("has 36608 bytes"));
-  EXPECT_THAT(refusal(with_word(good, 5, 3)),
+  EXPECT_THAT(refusal(with_word(whole, 4, 2000000000)), HasSubstr("layers (word 4) = 2000000000"));
+  EXPECT_THAT(refusal(with_word(whole, 4, 3)), HasSubstr("has 36608 bytes"));
+  EXPECT_THAT(refusal(with_word(whole, 5, 3)),
               HasSubstr("heads (word 5) = 3 does not divide channels (word 6) = 16"));
-  EXPECT_THAT(refusal(with_word(good, 6, -16)), HasSubstr("channels (word 6) = -16"));
-  EXPECT_THAT(refusal(with_word(good, 7, std::numeric_limits<std::int32_t>::max())),
+  EXPECT_THAT(refusal(with_word(whole, 6, -16)), HasSubstr("channels (word 6) = -16"));
+  EXPECT_THAT(refusal(with_word(whole, 7, std::numeric_limits<std::int32_t>::max())),
               HasSubstr("has 36608 bytes"));
-  EXPECT_THAT(refusal(with_word(good, 7, -1)), HasSubstr("padded vocabulary (word 7) = -1"));
+  EXPECT_THAT(refusal(with_word(whole, 7, -1)), HasSubstr("padded vocabulary (word 7) = -1"));
 }
 
 TEST_F(Llmc, RefusesValuesThatAreNotFinite) {
-  const std::string good = slurp(reference_model("llmc_fp32.bin"));
+  const std::string whole = slurp(reference_model("llmc_fp32.bin"));
   constexpr std::int32_t nan = 0x7fc00000;
   const std::size_t first =
       256 + (128 + 16) * 16 + 4 * 16;  // of h.0.attn.c_attn.weight, after ln_1 of two layers
-  EXPECT_THAT(refusal(with_word(good, first + 5 * 16 + 2, nan)),
+  EXPECT_THAT(refusal(with_word(whole, first + 5 * 16 + 2, nan)),
               HasSubstr("tensor h.0.attn.c_attn.weight is nan at [2, 5]"));
-  EXPECT_EQ(refusal(with_word(good, 256 + 67 * 16, nan)), "good");  // padding is not read
+  EXPECT_EQ(refusal(with_word(whole, 256 + 67 * 16, nan)), "good");  // padding is not read
 }
 
 TEST_F(Llmc, RefusesModelsThatTheFormatCannotHold) {

@@ -5,13 +5,14 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <limits>
 #include <random>
 #include <regex>
 
 #include <gtest/gtest.h>
 
 #include "core/base/error.hpp"
-#include "io/inspect.hpp"
+#include "io/inspect/inspect.hpp"
 #include "tests/io/io_test_util.hpp"
 #include "tests/support/waiting.hpp"
 
@@ -53,6 +54,16 @@ TEST(Metrics, GrowAcrossBlocksAndReopen) {
   EXPECT_TRUE(read_metrics(io, file, "launches").empty());
   EXPECT_EQ(metrics_tables(io, file), (std::map<std::string, std::int64_t>{{"eval", 1}, {"steps", 5010}}));
   EXPECT_FALSE(fs::exists(file.string() + ".tmp"));
+}
+
+TEST(Metrics, AreATableInCsv) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(csv_of({{"accuracy", {0.1, nan}},
+                    {"loss", {std::numeric_limits<double>::infinity(), 1.0 / 3.0}},
+                    {"step", {1.0, 1e15}},
+                    {"zero", {-0.0, 5e-324}}}),
+            "step,accuracy,loss,zero\n1,0.1,inf,-0\n1000000000000000,,0.3333333333333333,5e-324\n");
+  EXPECT_EQ(csv_of({{"step", {}}}), "step\n");
 }
 
 TEST(Metrics, ARestartCutsBack) {

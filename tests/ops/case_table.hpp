@@ -46,5 +46,7 @@ void add_small_depth_cases(CaseTable& table);
 void add_full_size_depth_cases(CaseTable& table);
 void add_small_expert_cases(CaseTable& table);
 void add_full_size_expert_cases(CaseTable& table);
+void add_small_matrix_cases(CaseTable& table);
+void add_full_size_matrix_cases(CaseTable& table);
 
 }  // namespace mylos

@@ -599,6 +599,16 @@ class Table : public CaseTable {
                    n, dtype, gradient);
   }
 
+  void muon(bool full_size, std::int64_t n, DType dtype) {
+    optimizer_step({.op = Op::muon,
+                    .full_size = full_size,
+                    .detail = fmt::format("{}_n{}", name_of(dtype), n),
+                    .scale = 2.0F,
+                    .second_scale = 3.0F,
+                    .scalars = {.step = 10, .learning_rate = 0.05F, .clip_factor = 0.7F}},
+                   n, dtype, DType::fp32);
+  }
+
   /// Adds an optimizer's case without its master. The oracle rounds with the same random bits, so the results
   /// differ only in the few elements whose fp32 error carries the update across the rounding threshold that
   /// those bits set.
@@ -757,6 +767,11 @@ void add_small_cases(Table& table) {
     table.cross_entropy(false, 130, 257, 320, dtype, 60.0);
 
     for (const std::int64_t n : {1, 7, 1000, 4099}) {
+      table.muon(false, n, dtype);
+      if (dtype != DType::fp32) {
+        table.without_master(table.cases.back(), {.first = 20});
+        table.without_master(table.cases.rbegin()[1], {12, 30, 77, 11});
+      }
       table.sgd(false, n, dtype, DType::fp32);
       if (dtype != DType::fp32) {
         table.sgd(false, n, dtype, dtype);
@@ -821,6 +836,8 @@ void add_full_size_cases(Table& table) {
     table.adamw(true, block, dtype, DType::fp32, 10);
     if (dtype != DType::fp32) table.without_master(table.cases.back(), {});
     table.sgd(true, block, dtype, DType::fp32);
+    table.muon(true, block, dtype);
+    if (dtype != DType::fp32) table.without_master(table.cases.back(), {});
   }
 }
 
@@ -854,9 +871,11 @@ const std::vector<OpCase>& op_cases() {
     add_small_cases(table);
     add_small_expert_cases(table);
     add_small_depth_cases(table);
+    add_small_matrix_cases(table);
     add_full_size_cases(table);
     add_full_size_expert_cases(table);
     add_full_size_depth_cases(table);
+    add_full_size_matrix_cases(table);
     return std::move(table.cases);
   }();
   return cases;

@@ -64,12 +64,23 @@ enum class Op : std::uint8_t {
   positive_tokens,
   subtract,
   depth_predictor_loss,
+  matrix_product,
+  scaled_sum,
+  normalise_matrices,
+  nesterov_momentum,
+  copy_blocks,
+  muon,
 };
 
-static_assert(static_cast<std::size_t>(Op::depth_predictor_loss) + 1 == Operations::count);
+static_assert(static_cast<std::size_t>(Op::muon) + 1 == Operations::count);
 
 constexpr std::string_view name_of(Op op) {
   return Operations::names[static_cast<std::size_t>(op)];
+}
+
+/// Whether the operation is an optimizer's step.
+constexpr bool is_step(Op op) {
+  return op == Op::adamw || op == Op::sgd || op == Op::muon;
 }
 
 /// The model of the full-size cases: GPT-2 124M, 4 × 256 tokens.
@@ -111,7 +122,10 @@ struct OpCase {
   bool accumulate = false;
   bool accumulate_second = false;  ///< for wpe in embedding_backward
   bool write_gradient = true;
-  float scale = 1.0F;         ///< value, standard deviation, factor, softmax scale or gradient scale
+  /// Value, standard deviation, factor, softmax scale, gradient scale, first factor, least norm or scale of
+  /// the direction.
+  float scale = 1.0F;
+  float second_scale = 1.0F;  ///< second factor or factor of the learning rate
   std::int64_t position = 0;  ///< position or query offset
   GlobalIndex index{};        ///< of normal numbers and dropout
   AttentionPlace place{};
@@ -128,6 +142,9 @@ struct OpCase {
   float z_scale = 0.0F;
   StepScalars scalars{};
   std::vector<Segment> segments{};
+  bool x_transposed = false;
+  bool y_transposed = false;
+  std::vector<CopiedBlock> blocks{};
   /// The values of operands that are not drawn, such as positions in a cache.
   std::vector<std::pair<std::string, std::vector<std::int32_t>>> integers{};
   std::vector<std::int64_t> part_rows{};  ///< how many packed rows of each part exist
@@ -152,6 +169,7 @@ struct CaseMemory {
   GuardInput* guard_input = nullptr;
   GuardState* guard_state = nullptr;
   const Segment* segments = nullptr;
+  const CopiedBlock* blocks = nullptr;
 };
 
 /// Calls visit(record) with the operation of a case. tensor(name) gives its tensors.
@@ -213,7 +231,25 @@ void with_operation(const OpCase& c, const Tensor& tensor, const CaseMemory& mem
       record.gradient_scale = c.scale;
       if (!c.write_gradient) record.scalars = nullptr;
     }
-    if constexpr (std::is_same_v<Record, AdamWStep> || std::is_same_v<Record, SgdStep>) {
+    if constexpr (requires { record.x_transposed; }) {
+      record.x_transposed = c.x_transposed;
+      record.y_transposed = c.y_transposed;
+    }
+    if constexpr (std::is_same_v<Record, ScaledSum>) {
+      record.a = c.scale;
+      record.b = c.second_scale;
+    }
+    if constexpr (std::is_same_v<Record, NormaliseMatrices>) record.least = c.scale;
+    if constexpr (std::is_same_v<Record, MuonStep>) {
+      record.scale = c.scale;
+      record.rate_factor = c.second_scale;
+    }
+    if constexpr (std::is_same_v<Record, CopyBlocks>) {
+      record.blocks = memory.blocks;
+      record.num_blocks = static_cast<int>(c.blocks.size());
+      record.num_rows = c.blocks.empty() ? 0 : c.blocks.back().first_row + c.blocks.back().rows;
+    }
+    if constexpr (requires { record.segments; }) {
       record.segments = memory.segments;
       record.num_segments = static_cast<int>(c.segments.size());
     }

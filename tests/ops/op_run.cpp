@@ -11,6 +11,7 @@
 
 #include "tests/ops/depth_oracle.hpp"
 #include "tests/ops/expert_oracle.hpp"
+#include "tests/ops/matrix_oracle.hpp"
 
 namespace mylos {
 
@@ -323,12 +324,16 @@ void run_oracle(const OpCase& c, Arrays& arrays) {
       arrays["dpre"] = oracle::gelu_backward(in("pre"), oracle::linear_backward_input(in("dy"), in("w")));
       break;
     case Op::adamw:
-    case Op::sgd: {
+    case Op::sgd:
+    case Op::muon: {
       const bool has_master = in("master").size() > 0;
       Array& truth = arrays.at(has_master ? "master" : "weights");
       if (c.op == Op::adamw) {
         oracle::adamw({}, c.scalars, c.segments, in("gradient"), truth, arrays.at("first_moment"),
                       arrays.at("second_moment"));
+      } else if (c.op == Op::muon) {
+        oracle::muon({.rate_factor = c.second_scale, .scale = c.scale}, c.scalars, c.segments, in("gradient"),
+                     truth);
       } else {
         oracle::sgd({}, c.scalars, c.segments, in("gradient"), truth, arrays.at("momentum"));
       }
@@ -425,6 +430,21 @@ void run_oracle(const OpCase& c, Arrays& arrays) {
                                                        static_cast<double>(c.scale) * c.scalars.loss_scale,
                                                        c.accumulate, arrays.at("sums"));
       break;
+    case Op::matrix_product:
+      arrays["z"] = oracle::matrix_product(in("x"), c.x_transposed, in("y"), c.y_transposed);
+      break;
+    case Op::scaled_sum:
+      arrays["z"] = oracle::scaled_sum(c.scale, in("x"), c.second_scale, in("y"));
+      break;
+    case Op::normalise_matrices:
+      oracle::normalise_matrices(c.scale, arrays.at("x"));
+      break;
+    case Op::nesterov_momentum:
+      arrays["direction"] = oracle::nesterov_momentum({}, c.scalars, in("gradient"), arrays.at("momentum"));
+      break;
+    case Op::copy_blocks:
+      oracle::copy_blocks(c.blocks, in("from"), in("other"), arrays.at("to"));
+      break;
   }
 }
 
@@ -452,7 +472,11 @@ std::string stray_write(const OpCase& c, const Contents& before, const Contents&
 }
 
 OpRun::OpRun(const OpCase& c, ComputeBackend& backend, const Contents& initial)
-    : case_(c), backend_(backend), initial_(initial), control_(allocate(sizeof(Control))) {
+    : case_(c),
+      backend_(backend),
+      initial_(initial),
+      control_(allocate(sizeof(Control))),
+      blocks_(allocate(std::max<std::size_t>(c.blocks.size(), 1) * sizeof(CopiedBlock))) {
   for (const auto& [name, bytes] : initial) memory_.emplace(name, allocate(bytes.size()));
   reset();
 }
@@ -463,6 +487,9 @@ void OpRun::reset() {
   }
   Control control{.scalars = case_.scalars, .guard_input = {3.5F, 4.0F}, .guard_state = {}, .segments = {}};
   std::ranges::copy(case_.segments, control.segments);
+  if (!case_.blocks.empty()) {
+    backend_.copy_to_device(case_.blocks.data(), blocks_.get(), case_.blocks.size() * sizeof(CopiedBlock));
+  }
   set_control(control);
 }
 
@@ -504,7 +531,8 @@ TensorRef OpRun::tensor(std::string_view name) const {
 
 void OpRun::run() {
   auto* control = static_cast<Control*>(control_.get());
-  const CaseMemory memory{&control->scalars, &control->guard_input, &control->guard_state, control->segments};
+  const CaseMemory memory{&control->scalars, &control->guard_input, &control->guard_state, control->segments,
+                          static_cast<const CopiedBlock*>(blocks_.get())};
   with_operation(
       case_, [this](std::string_view name) { return tensor(name); }, memory,
       [this](const auto& operation) { backend_.run(operation); });

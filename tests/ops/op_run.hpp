@@ -69,6 +69,7 @@ class OpRun {
   const Contents& initial_;
   std::map<std::string, Allocation, std::less<>> memory_;
   Allocation control_;
+  Allocation blocks_;
 };
 
 }  // namespace mylos

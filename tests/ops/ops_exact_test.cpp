@@ -501,7 +501,7 @@ TEST_P(OpsExactTest, PositiveTokensHaveScoresAboveZero) {
 
 TEST_P(OpsExactTest, SkippedStepLeavesEverythingAsItIs) {
   for (const OpCase& table_case : op_cases()) {
-    if ((table_case.op != Op::adamw && table_case.op != Op::sgd) || table_case.full_size) continue;
+    if (!is_step(table_case.op) || table_case.full_size) continue;
     OpCase c = table_case;
     c.scalars.skip = 1;
     c.scalars.clip_factor = 0.0F;
@@ -516,7 +516,7 @@ TEST_P(OpsExactTest, SkippedStepLeavesEverythingAsItIs) {
 
 TEST_P(OpsExactTest, SteppedWeightsAreTheRoundedMaster) {
   for (const OpCase& c : op_cases()) {
-    if ((c.op != Op::adamw && c.op != Op::sgd) || c.full_size || c.find("master") == nullptr) continue;
+    if (!is_step(c.op) || c.full_size || c.find("master") == nullptr) continue;
     const Contents initial = initial_contents(c);
     OpRun run(c, backend(), initial);
     run.run();
@@ -533,17 +533,17 @@ TEST_P(OpsExactTest, SteppedWeightsAreTheRoundedMaster) {
   }
 }
 
-TEST_P(OpsExactTest, AdamwRoundsByTheBitsOfTheElement) {
-  const auto check = [&](auto element) {
-    using T = decltype(element);
-    SCOPED_TRACE(name_of(dtype_of<T>()));
+TEST_P(OpsExactTest, OptimizersRoundByTheBitsOfTheElement) {
+  const auto check = [&]<class Step, class T>(Step, T) {
+    SCOPED_TRACE(fmt::format("{}, {}", Step::name, name_of(dtype_of<T>())));
+    using Gradient = std::conditional_t<std::is_same_v<Step, MuonStep>, float, T>;
     std::vector<T> initial;
     for (int i = 0; i < 5003; ++i) {
       const float value = std::ldexp(std::sin(static_cast<float>(i)), -(i % 24));
       initial.push_back(T(value));
     }
     const auto n = static_cast<std::int64_t>(initial.size());
-    const auto gradient = device(std::vector<T>(initial.size()));
+    const auto gradient = device(std::vector<Gradient>(initial.size()));
     const auto moment = device(std::vector<float>(initial.size()));
     // Without a gradient, only the decay is left, here by a factor that fp32 multiplies exactly.
     const StepScalars step{.step = 3, .learning_rate = 0x1p-6F};
@@ -556,11 +556,13 @@ TEST_P(OpsExactTest, AdamwRoundsByTheBitsOfTheElement) {
       const std::int64_t cut = n / 3;  // not a multiple of the elements that a kernel processes together
       const auto segments =
           device(std::vector<Segment>{{0, cut, 1.0F, {keys[0], index}}, {cut, n, 1.0F, {keys[1], index}}});
-      AdamWStep args;
+      Step args;
       args.weights = weights.ref();
       args.gradient = gradient.ref();
-      args.first_moment = moment.ref();
-      args.second_moment = moment.ref();
+      if constexpr (std::is_same_v<Step, AdamWStep>) {
+        args.first_moment = moment.ref();
+        args.second_moment = moment.ref();
+      }
       args.segments = segments.data();
       args.num_segments = 2;
       args.weight_decay = 0x1p-7F;
@@ -578,14 +580,15 @@ TEST_P(OpsExactTest, AdamwRoundsByTheBitsOfTheElement) {
       }
     }
   };
-  check(bf16());
-  check(fp16());
+  check(AdamWStep(), bf16());
+  check(AdamWStep(), fp16());
+  check(MuonStep(), bf16());
+  check(MuonStep(), fp16());
 }
 
-TEST_P(OpsExactTest, AdamwStepsSmallerThanTheSpacingAddUp) {
-  const auto check = [&](auto element) {
-    using T = decltype(element);
-    SCOPED_TRACE(name_of(dtype_of<T>()));
+TEST_P(OpsExactTest, StepsSmallerThanTheSpacingAddUp) {
+  const auto check = [&]<class Step, class T>(Step, T) {
+    SCOPED_TRACE(fmt::format("{}, {}", Step::name, name_of(dtype_of<T>())));
     constexpr std::int64_t n = 4096;
     T neighbour(1.0F);
     --neighbour.bits;
@@ -598,11 +601,16 @@ TEST_P(OpsExactTest, AdamwStepsSmallerThanTheSpacingAddUp) {
     StepScalars step{.learning_rate = static_cast<float>(spacing / 3.0)};
     EXPECT_EQ(static_cast<float>(T(1.0F - step.learning_rate)), 1.0F) << "rounding to nearest stands still";
     const auto scalars = device(std::vector<StepScalars>{step});
-    AdamWStep args;
+    Step args;
     args.weights = weights.ref();
     args.gradient = gradient.ref();
-    args.first_moment = first_moment.ref();
-    args.second_moment = second_moment.ref();
+    if constexpr (std::is_same_v<Step, AdamWStep>) {
+      args.first_moment = first_moment.ref();
+      args.second_moment = second_moment.ref();
+    } else {
+      args.rate_factor = 0.25F;
+      args.scale = 4.0F;
+    }
     args.segments = segments.data();
     args.num_segments = 1;
     args.scalars = scalars.data();
@@ -622,8 +630,10 @@ TEST_P(OpsExactTest, AdamwStepsSmallerThanTheSpacingAddUp) {
       EXPECT_NEAR(mean, expected, 5.0 * spacing * std::sqrt(steps * 2.0 / 9.0 / static_cast<double>(n)));
     }
   };
-  check(bf16());
-  check(fp16());
+  check(AdamWStep(), bf16());
+  check(AdamWStep(), fp16());
+  check(MuonStep(), bf16());
+  check(MuonStep(), fp16());
 }
 
 template <class T>
@@ -664,7 +674,7 @@ TEST_P(OpsExactTest, OptimizersWriteAnotherVersion) {
       if constexpr (std::is_same_v<Step, AdamWStep>) {
         args.first_moment = moment.ref();
         args.second_moment = square.ref();
-      } else {
+      } else if constexpr (std::is_same_v<Step, SgdStep>) {
         args.momentum = moment.ref();
       }
       args.segments = segments.data();
@@ -686,10 +696,54 @@ TEST_P(OpsExactTest, OptimizersWriteAnotherVersion) {
   for (const bool has_master : {true, false}) {
     check(AdamWStep(), bf16(), has_master);
     check(SgdStep(), bf16(), has_master);
+    check(MuonStep(), bf16(), has_master);
     check(AdamWStep(), fp16(), has_master);
+    check(MuonStep(), fp16(), has_master);
   }
   check(AdamWStep(), float(), true);
   check(SgdStep(), float(), true);
+  check(MuonStep(), float(), true);
+}
+
+/// A skipped step usually has gradients that are not finite.
+TEST_P(OpsExactTest, SkippedMomentumIsKeptAndHasNoDirection) {
+  const std::vector<float> kept = ramp(4099);
+  const auto check = [&]<class T>(T) {
+    SCOPED_TRACE(name_of(dtype_of<T>()));
+    const auto gradient = device(std::vector<T>(kept.size(), T(nan)));
+    const auto momentum = device(kept);
+    const auto direction = device(std::vector<float>(kept.size(), nan));
+    const auto scalars = device(std::vector<StepScalars>{{.step = 3, .clip_factor = 0.0F, .skip = 1}});
+    backend().run(NesterovMomentum{.gradient = gradient.ref(),
+                                   .momentum = momentum.ref(),
+                                   .direction = direction.ref(),
+                                   .scalars = scalars.data()});
+    EXPECT_EQ(bits(momentum.values()), bits(kept));
+    EXPECT_EQ(direction.values(), std::vector<float>(kept.size()));
+  };
+  check(float());
+  check(bf16());
+  check(fp16());
+}
+
+TEST_P(OpsExactTest, NormalisedMatricesHaveNormOneOrAreZero) {
+  for (const std::size_t n : {std::size_t{1}, std::size_t{48}, std::size_t{100003}}) {
+    const std::vector<float> matrix = ramp(n);
+    std::vector<float> values;
+    constexpr float factors[] = {1.0F, 0.0F, 1e12F, -0.0F, 1e-3F};
+    for (const float factor : factors) {
+      for (const float value : matrix) values.push_back(factor * value);
+    }
+    const auto x = device(values);
+    backend().run(NormaliseMatrices{.x = x.ref({std::ssize(factors), static_cast<std::int64_t>(n)})});
+    const std::vector<float> normalised = x.values();
+    for (std::size_t m = 0; m < std::size(factors); ++m) {
+      double square = 0.0;
+      for (std::size_t i = m * n; i < (m + 1) * n; ++i) square += std::pow(double{normalised[i]}, 2);
+      EXPECT_NEAR(std::sqrt(square), factors[m] == 0.0F ? 0.0 : 1.0, factors[m] == 0.0F ? 0.0 : 2e-6)
+          << n << ", " << factors[m];
+    }
+  }
 }
 
 TEST_P(OpsExactTest, GuardStepIsGuardUpdate) {

@@ -90,8 +90,8 @@ TEST(OpCases, EmbeddingBackwardMovesTheRowsOfItsTokens) {
 
 TEST(OpCases, OptimizersMoveEachElementOnce) {
   for (const OpCase* c : small_cases()) {
-    if (c->op != Op::adamw && c->op != Op::sgd) continue;
-    const double states = c->op == Op::adamw ? 2.0 : 1.0;
+    if (!is_step(c->op)) continue;
+    const double states = c->op == Op::adamw ? 2.0 : c->op == Op::sgd ? 1.0 : 0.0;
     const Operand& weights = *c->find("weights");
     const double gradient = static_cast<double>(size_of(c->find("gradient")->view.dtype));
     const double copy = weights.view.dtype == DType::fp32 ? 0.0 : 2.0;  // fp32 weights are the master

@@ -8,9 +8,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "app/session.hpp"
-#include "app/setup.hpp"
-#include "app/step_record.hpp"
+#include "app/launch/session.hpp"
+#include "app/launch/setup.hpp"
+#include "app/train/opened_model.hpp"
+#include "app/train/step_record.hpp"
 #include "core/base/kinds.hpp"
 #include "parallel/collectives/algorithm_communicator.hpp"
 #include "parallel/plan/run_plan.hpp"
@@ -123,8 +124,8 @@ void expect_columns_of_different_ranks(Session& session) {
 TEST(CommunicationMemory, EqualsThePlan) {
   const std::unique_ptr<Communicator> world = open_communicator("mpi");
   const std::string plugins = std::string(std::getenv("MYLOS_BUILD")) + "/lib/mylos";
-  mylos::Setup setup = make_setup(deck, "test.deck", {}, plugins, {world->size()});
-  setup.choose(world->size(), thread_limits(usable_processors(), world->size(), std::nullopt, 1));
+  mylos::Setup setup = make_setup(deck, "test.deck", {}, plugins, {world->size()}, shape_at);
+  setup.choose(world->size(), own_thread_limits({.processors = world->size()}));
   FlightRecorder recorder(world->rank(), test::gather_over(*world));
   Session session(setup.plugins, setup.config, setup.values, recorder);
   const CommunicatorPlan comm = plan_communicator(setup.plugins, setup.config, setup.values);

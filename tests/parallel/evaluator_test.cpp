@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // With data and tensor parallelism, an evaluation counts each target once, including the last, whatever the
 // stride of its windows.
-#include "app/evaluator.hpp"
+#include "app/train/evaluator.hpp"
 
 #include <algorithm>
 #include <cmath>

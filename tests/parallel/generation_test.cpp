@@ -12,8 +12,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "app/choice_evaluator.hpp"
-#include "app/text_generator.hpp"
+#include "app/inference/text_generator.hpp"
+#include "app/train/choice_evaluator.hpp"
 #include "core/base/kinds.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/backend_fixture.hpp"

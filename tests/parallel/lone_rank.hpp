@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "app/model_state.hpp"
+#include "app/train/model_state.hpp"
 #include "core/memory/pinned_buffer.hpp"
 #include "parallel/engine/rank_state.hpp"
 #include "parallel/plan/run_plan.hpp"

@@ -56,7 +56,11 @@ OptimizerConfig optimizer_config(std::string_view name) {
   OptimizerConfig config;
   config.kind = &find_kind(optimizers(), name);
   DeckErrors errors;
-  config.values = resolve_deck(Deck(), config.kind->params, {}, errors);
+  std::vector<ParamSpec> params;  // of all kinds, since one may step some weights as another does
+  for (const OptimizerKind* kind : optimizers())
+    params.insert(params.end(), kind->params.begin(), kind->params.end());
+  config.values = resolve_deck(Deck(), params, {}, errors);
+  config.values.set("optim.lr", 1e-3);
   return config;
 }
 
@@ -128,8 +132,8 @@ MiniTrainer::MiniTrainer(ComputeBackend& backend, MemoryLedger& ledger, Communic
       config_(config),
       trace_(backend),
       traced_(backend, trace_),
-      grid_(world, config.parallel.extents(), config.parallel.groups(), traffic_, nullptr,
-            backend.host_accessible(), &trace_),
+      grid_(world, config.parallel.extents(), config.groups(), traffic_, nullptr, backend.host_accessible(),
+            &trace_),
       program_(config_, grid_.coordinates()),
       training_(traced_, ledger, grid_, program_, trace_) {
   training_.initialise();

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "app/run_config.hpp"
+#include "app/deck/run_config.hpp"
 #include "core/communication/communicator.hpp"
 #include "core/trace/traced_backend.hpp"
 #include "parallel/engine/training_step.hpp"

@@ -141,7 +141,7 @@ class Asynchronous : public testing::Test {
         : backend(compute),
           run(config),
           trace(compute),
-          grid(ranks, run.parallel.extents(), run.parallel.groups(), traffic, nullptr),
+          grid(ranks, run.parallel.extents(), run.groups(), traffic, nullptr),
           program(run, grid.coordinates()),
           training(compute, ledger, grid, program, trace) {
       training.initialise();
@@ -423,7 +423,7 @@ TEST_F(Asynchronous, CommunicateInGroupsOfTheGrid) {
     const RunConfig run = staged(own);
     for (int rank = 0; rank < run.parallel.world_size(); ++rank) {
       const Coordinates at = run.parallel.coordinates(rank);
-      const std::vector<AxisSet> groups = ProcessGrid::distinct(at, run.parallel.groups());
+      const std::vector<AxisSet> groups = ProcessGrid::distinct(at, run.groups());
       const RankProgram program(run, at);
       const auto check = [&](const Entry& entry) {
         const std::optional<ListedCall> call = listed_call(entry);

@@ -32,12 +32,12 @@ using Indices = std::array<int, num_axes>;
 /// The coordinates of all ranks, the tensor axis fastest.
 std::vector<Indices> all_coordinates(const GridExtents& e) {
   std::vector<Indices> all;
-  for (int p = 0; p < e.pipeline; ++p)
-    for (int r = 0; r < e.replicate; ++r)
-      for (int s = 0; s < e.shard; ++s)
-        for (int x = 0; x < e.expert; ++x)
-          for (int c = 0; c < e.context; ++c)
-            for (int t = 0; t < e.tensor; ++t) all.push_back({t, c, x, s, r, p});
+  for (int p = 0; p < e[Axis::pipeline]; ++p)
+    for (int r = 0; r < e[Axis::replicate]; ++r)
+      for (int s = 0; s < e[Axis::shard]; ++s)
+        for (int x = 0; x < e[Axis::expert]; ++x)
+          for (int c = 0; c < e[Axis::context]; ++c)
+            for (int t = 0; t < e[Axis::tensor]; ++t) all.push_back({t, c, x, s, r, p});
   return all;
 }
 
@@ -47,9 +47,9 @@ std::vector<GridExtents> grids_of(int ranks) {
     for (int b = 1; a * b <= ranks; ++b) {
       if (ranks % (a * b) != 0) continue;
       const int c = ranks / (a * b);
-      grids.push_back({.replicate = a, .tensor = b, .pipeline = c});
-      grids.push_back({.replicate = b, .shard = a, .expert = c});
-      grids.push_back({.shard = c, .tensor = a, .context = b});
+      grids.push_back({{Axis::replicate, a}, {Axis::tensor, b}, {Axis::pipeline, c}});
+      grids.push_back({{Axis::replicate, b}, {Axis::shard, a}, {Axis::expert, c}});
+      grids.push_back({{Axis::shard, c}, {Axis::tensor, a}, {Axis::context, b}});
     }
   }
   return grids;
@@ -119,7 +119,7 @@ TEST(ProcessGrid, CountsDataParallelRunsAsData) {
   if (world->size() == 1) GTEST_SKIP() << "needs at least two ranks";
   TrafficCounter counter;
   const std::vector<AxisSet> sets = {loss_axes, all_axes};
-  const ProcessGrid grid(*world, {.replicate = world->size()}, sets, counter, nullptr);
+  const ProcessGrid grid(*world, {{Axis::replicate, world->size()}}, sets, counter, nullptr);
   EXPECT_EQ(&grid.group(loss_axes), &grid.group(all_axes));
   EXPECT_EQ(ProcessGrid::distinct(grid.coordinates(), sets).size(), 1U);
   grid.group(all_axes).barrier();
@@ -131,7 +131,7 @@ TEST(ProcessGrid, HasOnlyTheGroupsThatItWasMadeWith) {
   if (world->size() != 4) GTEST_SKIP() << "for four ranks";
   TrafficCounter counter;
   const std::vector<AxisSet> sets = {loss_axes};
-  const ProcessGrid grid(*world, {.replicate = 2, .tensor = 2}, sets, counter, nullptr);
+  const ProcessGrid grid(*world, {{Axis::replicate, 2}, {Axis::tensor, 2}}, sets, counter, nullptr);
   EXPECT_THROW(grid.group({Axis::tensor}), Error);
 }
 
@@ -139,7 +139,7 @@ TEST(ProcessGrid, RefusesExtentsThatDoNotMultiplyToTheWorld) {
   const std::unique_ptr<Communicator> world = open_communicator("shm");
   TrafficCounter counter;
   try {
-    const ProcessGrid grid(*world, {.tensor = world->size() + 1}, groups(), counter, nullptr);
+    const ProcessGrid grid(*world, {{Axis::tensor, world->size() + 1}}, groups(), counter, nullptr);
     FAIL() << "a grid that does not fit was made";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::usage);
@@ -157,7 +157,7 @@ class HybridGrid : public testing::Test {
     recorder_ = std::make_unique<FlightRecorder>(world_->rank(), test::gather_over(*world_));
   }
   ProcessGrid make_grid(bool is_checked) {
-    const GridExtents extents{.replicate = world_->size() / 2, .shard = 2};
+    const GridExtents extents{{Axis::replicate, world_->size() / 2}, {Axis::shard, 2}};
     return {*world_, extents, sets_, counter_, recorder_.get(), is_checked};
   }
   /// What every rank has recorded, also the ranks of other nodes.

@@ -60,7 +60,9 @@ TEST_F(ReplicaCheck, FindsOneBitInAnyState) {
   const auto weights = [&](std::size_t i) { return trainer.state().weights(trainer.state().owned()[i]); };
   const auto master = [&](std::size_t i) { return trainer.state().master(i); };
   const auto moment = [&](std::size_t state) {
-    return [&trainer, state](std::size_t i) { return trainer.state().state(state, i); };
+    return [&trainer, state](std::size_t i) {
+      return trainer.state().state(state, i, 0, trainer.state().owned()[i].count);
+    };
   };
   const int culprit = ranks() - 1;
   const auto expect_found = [&](const std::string& prefix, const std::string& suspects, const auto& of) {
@@ -94,7 +96,9 @@ TEST_F(ReplicaCheck, ComparesParametersThatTheTensorAxisDoesNotDivide) {
   MiniTrainer trainer(backend_, ledger, *world_, run);
   trainer.step(walk_tokens(run, 1));
   EXPECT_EQ(problem(trainer), "");
-  const auto moment = [&](std::size_t i) { return trainer.state().state(1, i); };
+  const auto moment = [&](std::size_t i) {
+    return trainer.state().state(1, i, 0, trainer.state().owned()[i].count);
+  };
   if (world_->rank() == 0) flip(trainer, "h.0.ln_1.bias", moment);
   EXPECT_EQ(problem(trainer).substr(0, 43), "the second moment of h.0.ln_1.bias differs ");
   if (world_->rank() == 0) flip(trainer, "h.0.ln_1.bias", moment);

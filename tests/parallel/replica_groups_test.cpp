@@ -33,7 +33,7 @@ TEST(ReplicaGroups, AllRanksLearnOfADifferenceInOneGroup) {
     for (std::size_t i = 0; i < parts.size(); ++i) {
       for (const Piece& piece : pieces_of(trainer.table(), parts[i])) {
         if (piece.parameter.name != name) continue;
-        static_cast<std::uint8_t*>(trainer.state().state(0, i).flat(piece.offset, 1).data)[0] ^= 1U;
+        static_cast<std::uint8_t*>(trainer.state().state(0, i, piece.offset, 1).data)[0] ^= 1U;
       }
     }
   };

@@ -169,11 +169,6 @@ TEST(ShmThreads, RunsAlongsideAProgressThread) {
   run_on_threads(2, check_alongside_a_progress_thread);
 }
 
-TEST(Node, CountsCoresOnMachinesOfAnySize) {
-  EXPECT_EQ(count_cores(std::vector<std::string>{"0-3,8", "2-5"}), 7);
-  EXPECT_EQ(count_cores(std::vector<std::string>{"0-1023", "512-4095", "9000"}), 4097);
-}
-
 // The mappings may be large: pages that are never touched cost nothing.
 TEST(ProcessMemory, MappingsDoNotLieAPowerOfTwoApart) {
   ProcessMemory memory;

@@ -400,7 +400,7 @@ TEST_F(Stages, GroupsOfMessagesEndWhenAPipelineFillsAndDrains) {
   MemoryLedger ledger;
   TrafficCounter traffic;
   Trace trace(backend_);
-  const ProcessGrid grid(noted, run.parallel.extents(), run.parallel.groups(), traffic, nullptr);
+  const ProcessGrid grid(noted, run.parallel.extents(), run.groups(), traffic, nullptr);
   const RankProgram program(run, grid.coordinates());
   TrainingStep training(backend_, ledger, grid, program, trace);
   training.initialise();
@@ -443,7 +443,7 @@ TEST_F(Stages, MessagesAreUnderWayDuringPasses) {
   MemoryLedger ledger;
   TrafficCounter traffic;
   Trace trace(backend_);
-  const ProcessGrid grid(noted, run.parallel.extents(), run.parallel.groups(), traffic, nullptr);
+  const ProcessGrid grid(noted, run.parallel.extents(), run.groups(), traffic, nullptr);
   const RankProgram program(run, grid.coordinates());
   TrainingStep training(backend_, ledger, grid, program, trace);
   training.initialise();

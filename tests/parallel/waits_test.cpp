@@ -90,7 +90,7 @@ class Waits : public testing::Test {
   void expect_measured(const RunConfig& run, const std::vector<std::string>& labels) {
     const Coordinates at = run.parallel.coordinates(world_->rank());
     std::vector<std::string> of_splits;
-    for (const AxisSet axes : ProcessGrid::distinct(at, run.parallel.groups()))
+    for (const AxisSet axes : ProcessGrid::distinct(at, run.groups()))
       of_splits.push_back(ProcessGrid::label(at, axes));
     TimedWaits world(*world_, "", of_splits);
     WaitClock clock(backend_);

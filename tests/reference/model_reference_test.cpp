@@ -12,8 +12,8 @@
 
 #include <gtest/gtest.h>
 
-#include "app/model_state.hpp"
-#include "app/text_generator.hpp"
+#include "app/inference/text_generator.hpp"
+#include "app/train/model_state.hpp"
 #include "io/file_util.hpp"
 #include "io/json.hpp"
 #include "parallel/engine/list_check.hpp"

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "app/text_generator.hpp"
+#include "app/inference/text_generator.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/reference/reference_file.hpp"
 #include "tests/support/backend_fixture.hpp"

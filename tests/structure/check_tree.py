@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Checks what the compiler does not: includes between folders, feature tests, the first lines of files, unused aliases.
 
-usage: check_tree.py includes|features|openings|aliases SOURCE_FOLDER
+usage: check_tree.py includes|circles|features|openings|aliases SOURCE_FOLDER
 """
 
 import pathlib
@@ -23,7 +23,7 @@ LIBRARIES = {
     "Kokkos": (r"Kokkos|impl/Kokkos", {"backends"}),
     "oneDNN": (r"dnnl|oneapi/", {"backends"}),
     "CUDA": (r"cuda|cublas|cudnn|nccl", {"backends"}),
-    "hwloc": (r"hwloc", {"backends", "app", "core/base/affinity.hpp"}),
+    "hwloc": (r"hwloc", {"core/base/processors.cpp"}),
     "MPI": (r"mpi\.h|mpi\.hpp", {"backends", "io", "app"}),
     "HDF5": (r"hdf5|H5", {"io"}),
     "nlohmann-json": (r"nlohmann/", {"io"}),
@@ -67,6 +67,31 @@ def check_includes(root):
                 yield f"{path}:{number}: {folder} must not include {name}"
 
 
+def check_circles(root):
+    """Folders within core, parallel, io and app that include each other, directly or through others."""
+    includes = {}  # folder -> folder -> one of the includes
+    for _, path in sources(root, [folder for folder in MAY_INCLUDE if folder != "backends"]):
+        for number, line in enumerate((root / path).read_text().splitlines(), 1):
+            match = INCLUDE.match(line)
+            if match and match.group(1) == '"' and pathlib.Path(match.group(2)).parent != path.parent:
+                includes.setdefault(path.parent, {}).setdefault(pathlib.Path(match.group(2)).parent,
+                                                                f"{path}:{number}: {match.group(2)}")
+
+    def reached(start):
+        found, left = set(), [start]
+        while left:
+            for folder in includes.get(left.pop(), {}):
+                if folder not in found:
+                    found.add(folder)
+                    left.append(folder)
+        return found
+
+    for folder, others in sorted(includes.items()):
+        for other, place in sorted(others.items()):
+            if folder in reached(other):
+                yield f"{place} is part of a circle: {other} includes {folder} too, perhaps through others"
+
+
 def check_features(root):
     for _, path in sources(root, [folder for folder in MAY_INCLUDE if folder != "backends"]):
         if str(path) == "core/base/processor.cpp":  # says what the compiler was told to use
@@ -103,7 +128,7 @@ def check_aliases(root):
                 yield f"{path}: {name} is not used"
 
 
-CHECKS = {"includes": check_includes, "features": check_features, "openings": check_openings, "aliases": check_aliases}
+CHECKS = {"includes": check_includes, "circles": check_circles, "features": check_features, "openings": check_openings, "aliases": check_aliases}
 
 
 def main():

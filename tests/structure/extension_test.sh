@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
-# Adds an exchange, a schedule, an operation and a subcommand to a copy of the tree, with no more edits than docs/design.md lists
-# ("Extensions"), builds the copy and uses the additions. Lines in CMake lists do not count as edits.
+# Adds an exchange, a schedule, an axis, an operation and a subcommand to a copy of the tree, with no more edits than
+# docs/design.md lists ("Extensions"), builds the copy and uses the additions. Lines in CMake lists do not count as edits.
 # usage: extension_test.sh SOURCE_FOLDER WORK_FOLDER LAUNCH CMAKE_OPTIONS...
 set -euo pipefail
 source=$1
@@ -46,6 +46,11 @@ edit parallel/exchange/exchanges.cpp 1 -e 's/{&ddp_exchange\>/&, \&dealt_exchang
 edit parallel/schedule/schedules.cpp 1 -e '/^extern const ScheduleKind file_schedule;/i extern const ScheduleKind eager_1f1b_schedule;'
 edit parallel/schedule/schedules.cpp 1 -e 's/&file_schedule,$/\&eager_1f1b_schedule, &/'
 
+# The axis: its place in the order of the ranks, what its ranks compute; a declaration and its place in the list.
+edit core/layout/axis.hpp 2 -e '/^  context,$/a\  twin,' -e '/^    {"context", LossTerms::/a\    {"twin", LossTerms::same},'
+edit parallel/layout/axis_kinds.cpp 1 -e '/^std::span.* axis_kinds() {$/i extern const AxisKind twin_axis;'
+edit parallel/layout/axis_kinds.cpp 1 -e 's/&tensor_axis, /&\&twin_axis, /'
+
 # The operation: a record and its place in the list of all operations; its place in the backend's list, and a
 # declaration.
 record=$extension/operation.inc
@@ -87,6 +92,10 @@ shows 'mylos largest RUN|CHECKPOINT: magnitude of the largest weight' "$mylos" h
 shows '; dealt: whole units are dealt out to the ranks, which step and store them' "$mylos" help deck parallel
 shows '; eager_1f1b: 1f1b with a warm-up that is twice as long' "$mylos" help deck parallel
 shows 'deal                 integer: 1 to 1000000000, units; default 1' "$mylos" help deck parallel
+shows 'changes results, per rank; in a restart: refused' "$mylos" help deck parallel
+shows '| `deal_apart` | boolean | true or false | false |  | results, per rank | refused | false, open |' \
+  "$mylos" help deck --markdown
+shows 'twin                 integer: 1 to 2, ranks; default 1' "$mylos" help deck parallel
 shows ', largest_magnitude,' "$mylos" help plugins
 
 # --- A run by the new exchange, and one by ddp -----------------------------------------------------------------------
@@ -128,6 +137,23 @@ dealt=(--parallel.exchange=dealt --parallel.deal=2)
 train dealt "${dealt[@]}" --train.stop_step=3
 train dealt "${dealt[@]}" --restart
 
+# What the records of its keys say: to restarts, to ranks that must agree, to evaluations.
+train changed "${dealt[@]}" --train.stop_step=3
+train changed --parallel.exchange=dealt --restart --train.stop_step=4
+grep --quiet 'not bitwise, because of: .*parallel.deal 2 -> 1' "$work/changed.log" || failed "no change of deal"
+! refused=$(train changed "${dealt[@]}" --parallel.deal_apart=true --restart 2>&1) || failed "deal_apart was not refused"
+[[ $refused == *'holds units of another deal: '*'parallel.deal_apart false -> true'* ]] || failed "$refused"
+# shellcheck disable=SC2016 # the ranks' shells expand it
+! differs=$("$launch" 2 sh -c '"$@" --parallel.deal=$((1 + PMI_RANK))' sh "$mylos" train "$work/deck" --progress=plain \
+  --run.dir="$work/differs" --parallel.exchange=dealt 2>&1) || failed "ranks with two values of deal trained"
+[[ $differs == *'parallel.deal = 2, but rank 0 has parallel.deal = 1'* ]] || failed "$differs"
+# shellcheck disable=SC2016
+"$launch" 2 sh -c 'if [ "$PMI_RANK" = 1 ]; then set -- "$@" --parallel.deal_apart=true; fi; "$@"' sh "$mylos" train \
+  "$work/deck" --progress=plain --run.dir="$work/apart" "${dealt[@]}" --train.stop_step=1
+! closed=$("$mylos" eval "$work/changed" --data="$work/tokens.bin" --parallel.deal=2 2>&1) || failed "deal is open"
+[[ $closed == *'vocab, exchange, deal_apart and stages can be changed for a model'* ]] || failed "$closed"
+"$mylos" eval "$work/changed" --data="$work/tokens.bin" --parallel.deal_apart=true
+
 # losses NAME prints step, loss, norm and learning rate of the first and the last step.
 losses() { grep --only-matching -E '^step (1|6)/6 .* lr [^ ]+' "$work/$1.log"; }
 [[ $(losses ddp | wc -l) == 2 ]] || failed "ddp did not print its first and its last step"
@@ -146,6 +172,35 @@ for file in weights.h5 optimizer.h5; do
 done
 shows 'bubble       1/9' "$mylos" train "$work/deck" --dry-run --ranks=2 --parallel.pipeline=2 --train.micro_batch=1 \
   --parallel.schedule=eager_1f1b --schedule --pass-times=1,1,1 --run.dir="$work/planned"
+
+# --- Runs along the new axis ------------------------------------------------------------------------------------------
+
+# planned TEXT OPTIONS... checks that TEXT is in the plan of a run.
+planned() { shows "$1" "$mylos" train "$work/deck" --dry-run --layout --run.dir="$work/planned" "${@:2}"; }
+planned 'layout       ranks 2: twin 2 x data 1, exchange ddp' --ranks=2 --parallel.twin=2
+planned $'\nrank  twin  heads ' --parallel.twin=2
+planned $'\n1     1     all ' --parallel.twin=2
+planned 'layout       ranks 8: tensor 2 x twin 2 x data 2, exchange ddp' --parallel.{tensor,twin,data}=2
+
+# refused TEXT RANKS OPTIONS... checks that RANKS ranks do not train, and that TEXT is in what they say.
+refused() {
+  local output
+  ! output=$("$launch" "$2" "$mylos" train "$work/deck" --progress=plain --run.dir="$work/refused" "${@:3}" 2>&1) ||
+    failed "ranks trained with ${*:3}"
+  [[ $output == *"$1"* ]] || failed "no \"$1\" in:"$'\n'"$output"
+}
+refused '[parallel] twin = 3 is out of range; use 1 to 2' 2 --parallel.twin=3
+refused "[parallel] twin = 2 must divide this run's 1 ranks; use 1" 1 --parallel.twin=2
+refused "[parallel] twin = 2 must divide this run's 2 ranks divided by tensor = 2; use 1" 2 --parallel.{tensor,twin}=2
+
+"$launch" 1 "$mylos" train "$work/deck" --progress=plain --run.dir="$work/alone"
+train twin --parallel.twin=2 --guard.replica_check_every=2
+for file in weights.h5 optimizer.h5; do
+  cmp "$work"/{alone,twin}/checkpoints/step_000006/$file || failed "$file differs from that of one rank"
+done
+steps=$("$mylos" inspect "$work/twin" --csv=steps)
+[[ $steps == *wait_twin* && $steps == *payload_twin_all_reduce* ]] || failed "no metrics of the axis: ${steps%%$'\n'*}"
+"$launch" 2 "$mylos" eval "$work/twin" --data="$work/tokens.bin"
 
 # --- The new subcommand, which runs the new operation -----------------------------------------------------------------
 

@@ -53,8 +53,10 @@ completed() (
 [[ $(completed mylos convert x --to = c) == "checkpoint " ]]
 [[ $(completed mylos help ma) == "man " ]]
 
-# What Slurm jobs use.
+# What Slurm jobs and studies use.
 "$installed/bin/mylos-job" --help
+env --ignore-environment "PATH=$PATH" "$installed/bin/mylos-study" "$installed/share/mylos/inputs/quickstart.deck" \
+  "$installed/study" --ranks=1 --dry-run | grep --fixed-strings "$installed/bin/mylos train"
 for script in "$(dirname "${BASH_SOURCE[0]}")"/../../scripts/slurm/*.sbatch; do
   cmp "$script" "$installed/share/mylos/slurm/$(basename "$script")"
 done

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The command line: options of each kind, overrides, refused arguments, and the help of every subcommand.
-#include "app/command_line.hpp"
+#include "app/deck/command_line.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

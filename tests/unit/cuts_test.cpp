@@ -19,9 +19,9 @@
 #include "core/model/model_programs.hpp"
 #include "parallel/plan/choose_cuts.hpp"
 #include "parallel/plan/run_plan.hpp"
-#include "parallel/plan/simulation.hpp"
 #include "parallel/plan/unit_costs.hpp"
 #include "parallel/schedule/schedule_file.hpp"
+#include "parallel/schedule/simulation.hpp"
 #include "tests/support/test_schedules.hpp"
 
 namespace mylos {

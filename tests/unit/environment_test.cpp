@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Variables of libraries, the number of threads that follows from them, and how exceptions end a command.
-#include "app/environment.hpp"
+#include "app/launch/environment.hpp"
 
 #include <cerrno>
 #include <cstdlib>

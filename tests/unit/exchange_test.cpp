@@ -100,7 +100,8 @@ struct Lowered {
 
 class SplitUnits : public testing::Test {
  protected:
-  static constexpr GridExtents extents{.replicate = 2, .shard = 2, .expert = 2, .context = 2};
+  static constexpr GridExtents extents{
+      {Axis::replicate, 2}, {Axis::shard, 2}, {Axis::expert, 2}, {Axis::context, 2}};
   static constexpr int ranks = 16;
   RunConfig config_ = mini_config({}, 1, 1);
   Lowered lowered(const ExchangeKind& exchange, int rank) const {

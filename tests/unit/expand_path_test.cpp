@@ -10,7 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "app/run_config.hpp"
+#include "app/deck/run_config.hpp"
 #include "core/base/error.hpp"
 #include "io/tokens/data_sources.hpp"
 

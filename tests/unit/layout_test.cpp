@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "app/model_state.hpp"
+#include "app/train/model_state.hpp"
 #include "core/base/rng.hpp"
 #include "core/layout/box.hpp"
 #include "core/layout/parameter_table.hpp"
@@ -119,20 +119,22 @@ ModelConfig model(bool tied = true) {
 
 const std::vector<GridExtents>& grids() {
   static const std::vector<GridExtents> all = {{},
-                                               {.tensor = 2},
-                                               {.tensor = 3},
-                                               {.replicate = 3},
-                                               {.replicate = 2, .shard = 2, .tensor = 3},
-                                               {.tensor = 6, .context = 2}};
+                                               {{Axis::tensor, 2}},
+                                               {{Axis::tensor, 3}},
+                                               {{Axis::replicate, 3}},
+                                               {{Axis::replicate, 2}, {Axis::shard, 2}, {Axis::tensor, 3}},
+                                               {{Axis::tensor, 6}, {Axis::context, 2}}};
   return all;
 }
 
 int world_of(const GridExtents& e) {
-  return e.replicate * e.shard * e.tensor * e.pipeline * e.expert * e.context;
+  int ranks = 1;
+  for (const int extent : e.along) ranks *= extent;
+  return ranks;
 }
 
 TEST(Layout, LocalShapesAreThoseOfMegatron) {
-  const ParameterTable table = parameters_of(model()).local(Coordinates({.tensor = 3}, 3, 1));
+  const ParameterTable table = parameters_of(model()).local(Coordinates({{Axis::tensor, 3}}, 3, 1));
   EXPECT_EQ(table.find("wte.weight").local_shape(), (Shape{101, 30}));
   EXPECT_EQ(table.find("h.0.attn.c_attn.weight").local_shape(), (Shape{30, 30}));
   EXPECT_EQ(table.find("h.0.attn.c_attn.bias").local_shape(), (Shape{30}));
@@ -144,7 +146,7 @@ TEST(Layout, LocalShapesAreThoseOfMegatron) {
   EXPECT_EQ(table.find("h.0.ln_1.weight").copies, 3);
   EXPECT_EQ(table.find("h.0.mlp.c_fc.weight").copies, 1);
   EXPECT_EQ(table.num_parameters(), parameters_of(model()).num_parameters());
-  EXPECT_THROW(parameters_of(model()).local(Coordinates({.tensor = 4}, 4, 0)), Error);
+  EXPECT_THROW(parameters_of(model()).local(Coordinates({{Axis::tensor, 4}}, 4, 0)), Error);
 }
 
 /// 101 tokens are padded to a multiple of lcm(vocab_multiple, ranks); lcm(8, 3) gives 120.
@@ -153,7 +155,7 @@ TEST(Layout, AVocabularyIsDividedAfterPadding) {
   config.vocab_multiple = 8;
   const auto rows_of = [&](int ranks, int rank) {
     const ParameterTable table =
-        parameters_of(config).local(Coordinates({.tensor = ranks}, ranks, rank), {.vocab = true});
+        parameters_of(config).local(Coordinates({{Axis::tensor, ranks}}, ranks, rank), {.vocab = true});
     const Parameter& tokens = table.find("wte.weight");
     EXPECT_EQ(tokens.parts, ranks);
     EXPECT_EQ(tokens.copies, 1);
@@ -169,7 +171,7 @@ TEST(Layout, AVocabularyIsDividedAfterPadding) {
 /// Ranks that divide the residual stream hold partial sums of the gradients of its norms. No other gradient
 /// is summed along the tensor axis.
 TEST(Layout, NormsOfADividedStreamAreSummed) {
-  const Coordinates at({.tensor = 3}, 3, 1);
+  const Coordinates at({{Axis::tensor, 3}}, 3, 1);
   for (const bool divides : {false, true}) {
     const ParameterTable table = parameters_of(model()).local(at, {.sequence = divides});
     for (const Parameter& parameter : table.parameters()) {
@@ -184,7 +186,7 @@ TEST(Layout, NormsOfADividedStreamAreSummed) {
 
 TEST(Layout, PiecesOfAllRanksCoverEachParameterOnce) {
   for (const GridExtents& extents : grids()) {
-    const bool divides_vocab = extents.shard > 1 || extents.tensor == 2;
+    const bool divides_vocab = extents[Axis::shard] > 1 || extents[Axis::tensor] == 2;
     const int ranks = world_of(extents);
     std::map<std::string, std::vector<Box>> boxes;
     for (int rank = 0; rank < ranks; ++rank) {
@@ -204,7 +206,7 @@ TEST(Layout, PiecesOfAllRanksCoverEachParameterOnce) {
         }
       }
       // Each twin stores some of the parameters, which are too small to be divided.
-      EXPECT_EQ(has_part_of_twins, extents.tensor > 1) << "rank " << rank << " of " << ranks;
+      EXPECT_EQ(has_part_of_twins, extents[Axis::tensor] > 1) << "rank " << rank << " of " << ranks;
     }
     const ParameterTable whole = parameters_of(model());
     for (const Parameter& parameter : whole.parameters()) {
@@ -215,7 +217,7 @@ TEST(Layout, PiecesOfAllRanksCoverEachParameterOnce) {
 
 TEST(Layout, BoxesAndGlobalIndicesAgree) {
   for (int rank = 0; rank < 3; ++rank) {
-    const ParameterTable table = parameters_of(model()).local(Coordinates({.tensor = 3}, 3, rank));
+    const ParameterTable table = parameters_of(model()).local(Coordinates({{Axis::tensor, 3}}, 3, rank));
     for (const Parameter& parameter : table.parameters()) {
       const UnitPart part{parameter.unit, parameter.offset + 7, parameter.size() - 9};
       for (const Piece& piece : pieces_of(table, part)) {

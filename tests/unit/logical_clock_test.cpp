@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The clock on which plans are played: links, sides of events, overlap, and the host.
-#include "parallel/plan/logical_clock.hpp"
+#include "parallel/schedule/logical_clock.hpp"
 
 #include <deque>
 #include <vector>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Machine files: what they hold, the errors they may have, and the times that follow.
-#include "app/machine_file.hpp"
+#include "app/deck/machine_file.hpp"
 
 #include <cstdlib>
 #include <filesystem>

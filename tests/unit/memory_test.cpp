@@ -14,8 +14,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "app/plan_text.hpp"
-#include "app/setup.hpp"
+#include "app/launch/setup.hpp"
+#include "app/text/plan_text.hpp"
+#include "app/train/opened_model.hpp"
 #include "core/base/kinds.hpp"
 #include "core/model/model_programs.hpp"
 #include "core/model/parameters.hpp"
@@ -189,7 +190,8 @@ TEST(Plan, DISABLED_AgreesWithTheLedgerForEveryDeck) {
                            {"parallel.schedule", "auto"},
                            {"optim.clip_scope", "model"}};
     if (entry.path().stem() != "quickstart") given.emplace_back("model.layers", "2");
-    const mylos::Setup setup = make_setup(read_deck(entry.path()), entry.path(), given, plugins, {1});
+    const mylos::Setup setup =
+        make_setup(read_deck(entry.path()), entry.path(), given, plugins, {1}, shape_at);
     expect_agreement(setup.config);
     ++decks;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Weights that are not fp32 are saved and restored a limited number of elements at a time: larger tensors are
 // restored completely. Large pieces lie in a snapshot as in the file.
-#include "app/model_state.hpp"
+#include "app/train/model_state.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -79,7 +79,7 @@ TEST(ModelState, LargePiecesLieInASnapshotAsInTheFile) {
   for (const int rank : {0, 1, 2}) {
     RunConfig config = narrow_config();
     config.parallel.tensor = 3;
-    LoneRank state(backend, *self, config, Coordinates({.tensor = 3}, 3, rank));
+    LoneRank state(backend, *self, config, Coordinates({{Axis::tensor, 3}}, 3, rank));
     state.initialise(3);
     int num_large = 0;
     for (const CheckpointTensor& tensor : state.snapshot().tensors) {

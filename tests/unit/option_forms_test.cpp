@@ -9,8 +9,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "app/command_line.hpp"
 #include "app/commands/commands.hpp"
+#include "app/deck/command_line.hpp"
 #include "core/base/error.hpp"
 #include "core/base/nearest.hpp"
 #include "core/base/number_text.hpp"

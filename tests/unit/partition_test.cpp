@@ -49,11 +49,11 @@ std::optional<TriedDivision> tried(const PartitionProblem& problem, const std::v
   if (p == 1) d[0] = 0;
   if (problem.versions == VersionsKept::double_buffered && d[0] > problem.micro_batches) return std::nullopt;
   const auto node_of = [&](int replica, int place) {
-    const int rank = replica * problem.tensor + place;
+    const int rank = replica * problem.ranks_per_replica + place;
     return problem.ranks_per_node == 0 ? rank : rank / problem.ranks_per_node;
   };
   const auto bandwidth = [&](int from, int to) {
-    for (int place = 0; place < problem.tensor; ++place) {
+    for (int place = 0; place < problem.ranks_per_replica; ++place) {
       if (node_of(from, place) != node_of(to, place)) return problem.link_bandwidth;
     }
     return problem.node_bandwidth;
@@ -141,8 +141,8 @@ PartitionProblem drawn_problem(std::mt19937& random) {
                              .kept_bytes = draw(0, 60)});
   }
   problem.replicas = draw(1, 5);
-  problem.tensor = draw(1, 2);
-  problem.ranks_per_node = draw(0, problem.replicas * problem.tensor);
+  problem.ranks_per_replica = draw(1, 2);
+  problem.ranks_per_node = draw(0, problem.replicas * problem.ranks_per_replica);
   problem.micro_batches = draw(1, 12);
   problem.versions = static_cast<VersionsKept>(draw(0, 2));
   problem.gradient_bytes = draw(1, 2) * 2.0;

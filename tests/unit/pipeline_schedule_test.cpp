@@ -13,10 +13,10 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.hpp"
-#include "parallel/plan/simulation.hpp"
 #include "parallel/schedule/messages.hpp"
 #include "parallel/schedule/problems.hpp"
 #include "parallel/schedule/schedule_file.hpp"
+#include "parallel/schedule/simulation.hpp"
 #include "tests/support/seed.hpp"
 
 namespace mylos {

@@ -15,7 +15,7 @@
 
 #include "core/base/kinds.hpp"
 #include "parallel/plan/run_plan.hpp"
-#include "parallel/plan/simulation.hpp"
+#include "parallel/schedule/simulation.hpp"
 #include "tests/parallel/mini_trainer.hpp"
 #include "tests/support/seed.hpp"
 

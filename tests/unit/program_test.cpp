@@ -47,7 +47,7 @@ struct Recorded {
   /// The programs of one of two ranks along the tensor axis.
   Recorded(const ModelConfig& model, const ProgramConfig& config, int rank,
            const TensorSplits& splits = {.vocab = true, .sequence = true})
-      : table(parameters_of(model).local(Coordinates({.tensor = 2}, 2, rank), splits)),
+      : table(parameters_of(model).local(Coordinates({{Axis::tensor, 2}}, 2, rank), splits)),
         programs(
             record_programs(model, table, splits.sequence ? divided(sized(config), rank) : sized(config))) {}
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The files of `mylos generate`: prompts with every kind of error, and the lines of what was generated.
-#include "app/prompts.hpp"
+#include "app/inference/prompts.hpp"
 
 #include <limits>
 

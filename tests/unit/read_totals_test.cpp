@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What a run has read so far, over restarts that change the length of samples, the data and their weights.
-#include "app/read_totals.hpp"
+#include "app/train/read_totals.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The meaning of decks: presets, derived values, rules between parameters, and every deck of inputs/ and
 // tests/decks_bad/.
-#include "app/run_config.hpp"
+#include "app/deck/run_config.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -16,7 +16,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "app/deck_changes.hpp"
+#include "app/deck/deck_changes.hpp"
 #include "io/deck/deck.hpp"
 
 namespace mylos {
@@ -955,23 +955,30 @@ TEST(RunConfig, TakesEachParameterToItsPlace) {
   EXPECT_EQ(run.run_dir, "runs/test");
 }
 
+/// The changes as a restart would name them, of mylos' own keys and those of a plugin.
+std::string changes_of(const std::string& before, const std::string& now) {
+  std::vector<ParamSpec> specs(deck_params().begin(), deck_params().end());
+  specs.push_back(boolean_param("backend", "autotune", "false", "").changes(Effect::measured));
+  return text_of(deck_changes(before, now, specs));
+}
+
 TEST(DeckChanges, AreTheKeysThatAffectTheResults) {
   const std::string before = "[train]\nsteps = 5\nseed = 1\n[run]\ndir = a\n";
-  EXPECT_EQ(deck_changes(before, "[train]\nsteps = 6\nseed = 2\n[run]\ndir = b\n"),
+  EXPECT_EQ(changes_of(before, "[train]\nsteps = 6\nseed = 2\n[run]\ndir = b\n"),
             "train.steps 5 -> 6, train.seed 1 -> 2");
   // Keys that mylos did not have when the older deck was resolved.
-  EXPECT_EQ(deck_changes(before, before + "[optim]\nmaster = fp32\n"), "");
-  EXPECT_EQ(deck_changes(before, before + "[optim]\nmaster = none\n"), "optim.master fp32 -> none");
-  EXPECT_EQ(deck_changes(before, before + "[optim]\nepsilon = 1e-08\n"), "");  // the default is written 1e-8
-  EXPECT_EQ(deck_changes(before, before + "[model]\ninit = gone\n[eval]\nchoices = c.jsonl\n"), "");
-  EXPECT_EQ(deck_changes(before, before + "[plugin]\nkey = 1\n"), "plugin.key nothing -> 1");
+  EXPECT_EQ(changes_of(before, before + "[optim]\nmaster = fp32\n"), "");
+  EXPECT_EQ(changes_of(before, before + "[optim]\nmaster = none\n"), "optim.master fp32 -> none");
+  EXPECT_EQ(changes_of(before, before + "[optim]\nepsilon = 1e-08\n"), "");  // the default is written 1e-8
+  EXPECT_EQ(changes_of(before, before + "[model]\ninit = gone\n[eval]\nchoices = c.jsonl\n"), "");
+  EXPECT_EQ(changes_of(before, before + "[plugin]\nkey = 1\n"), "plugin.key nothing -> 1");
   const std::string tuned = before + "[backend]\nautotune = true\n";
-  EXPECT_EQ(deck_changes(tuned, tuned), "backend.autotune true -> true");  // measured again
+  EXPECT_EQ(changes_of(tuned, tuned), "backend.autotune true -> true");  // measured again
   const std::string untuned = before + "[backend]\nautotune = false\n";
-  EXPECT_EQ(deck_changes(tuned, untuned), "backend.autotune true -> false");
-  EXPECT_EQ(deck_changes(before, untuned), "");
-  EXPECT_EQ(deck_changes(before, before + "[guard]\npolicy = stop\nspike_factor = 8\nspike_window = 4\n"
-                                          "replica_check_every = 5\n"),
+  EXPECT_EQ(changes_of(tuned, untuned), "backend.autotune true -> false");
+  EXPECT_EQ(changes_of(before, untuned), "");
+  EXPECT_EQ(changes_of(before, before + "[guard]\npolicy = stop\nspike_factor = 8\nspike_window = 4\n"
+                                        "replica_check_every = 5\n"),
             "guard.policy skip -> stop, guard.spike_factor 0 -> 8, guard.spike_window 100 -> 4");
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What a run's directory refuses, and what it removes.
-#include "app/run_directory.hpp"
+#include "app/launch/run_directory.hpp"
 
 #include <gmock/gmock.h>
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // state.json: read back as it was written, and refused with the place and the key if a required value is
 // missing.
-#include "app/run_state.hpp"
+#include "app/train/run_state.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "app/deck_changes.hpp"
+#include "app/deck/deck_changes.hpp"
 #include "core/base/error.hpp"
 
 namespace mylos {
@@ -105,7 +105,9 @@ TEST(RunState, HasTheWidthOfFeedForwardLayers) {
   config.model.feed_forward = 192;  // as resolved
   config.limits.steps = 100;
   EXPECT_NO_THROW(check_continues(older, config));
-  EXPECT_EQ(deck_changes("[model]\nwidth = 48\n", "[model]\nwidth = 48\nfeed_forward = 192\n"), "");
+  EXPECT_TRUE(
+      deck_changes("[model]\nwidth = 48\n", "[model]\nwidth = 48\nfeed_forward = 192\n", deck_params())
+          .empty());
   try {
     check_continues(state, config);
     ADD_FAILURE() << "another model";

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Sampler: its filters against transformers' (tests/reference/make_sampling_reference.py) and, for larger
 // vocabularies, against a plain sort; the distribution of draws, and what they depend on.
-#include "app/sampling.hpp"
+#include "app/inference/sampling.hpp"
 
 #include <algorithm>
 #include <cmath>

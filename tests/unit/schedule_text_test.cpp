@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The simulated step that a dry run prints: its figures, its diagram, the unit of its times.
-#include "app/schedule_text.hpp"
+#include "app/text/schedule_text.hpp"
 
 #include <algorithm>
 #include <cstdint>

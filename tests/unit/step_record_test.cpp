@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A step's row of metrics: every number is in the column of its name.
-#include "app/step_record.hpp"
+#include "app/train/step_record.hpp"
 
 #include <map>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "app/stop_signals.hpp"
+#include "app/launch/stop_signals.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // TextStream: whole characters, and stop texts across any division into tokens.
-#include "app/text_stream.hpp"
+#include "app/inference/text_stream.hpp"
 
 #include <algorithm>
 #include <random>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The diagram of a traced step: what counts as work, and which ranks it has.
-#include "app/traced_schedule.hpp"
+#include "app/train/traced_schedule.hpp"
 
 #include <vector>
 

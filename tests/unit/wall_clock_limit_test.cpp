@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "app/wall_clock_limit.hpp"
+#include "app/train/wall_clock_limit.hpp"
 
 #include <cmath>
 #include <utility>
 
 #include <gtest/gtest.h>
 
-#include "app/run_config.hpp"
+#include "app/deck/run_config.hpp"
 
 namespace mylos {
 namespace {

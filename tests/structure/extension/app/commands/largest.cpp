@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/commands/commands.hpp"
-#include "app/inference.hpp"
+#include "app/inference/inference.hpp"
 #include "core/memory/device_buffer.hpp"
 
 namespace mylos {
@@ -12,7 +12,7 @@ std::vector<CommandOption> options() {
 }
 
 int run(const CommandLine& line) {
-  const auto print_largest = [&](const MpiRuntime& mpi, Inference& model) {
+  const auto print_largest = [&](const Launch& launch, Inference& model) {
     ComputeBackend& backend = model.session->compute();
     const DeviceBuffer memory(backend, model.session->ledger(), MemoryCategory::workspace, sizeof(float),
                               "mylos::largest");
@@ -24,7 +24,8 @@ int run(const CommandLine& line) {
     float value = 0.0F;
     backend.copy_to_host(largest.data, &value, sizeof value);
     backend.synchronize();
-    if (mpi.rank() == 0) fmt::print("{}: the largest weight has the magnitude {:.9g}\n", model.name(), value);
+    if (launch.is_first())
+      fmt::print("{}: the largest weight has the magnitude {:.9g}\n", model.name(), value);
     return 0;
   };
   return with_inference(line, {.run = print_largest});

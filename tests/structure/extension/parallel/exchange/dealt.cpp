@@ -9,7 +9,14 @@ namespace {
 
 constexpr ParamSpec params[] = {
     integer_param("parallel", "deal", "1", 1, 1e9, "units",
-                  "Neighbouring units that exchange dealt gives to a rank at a time."),
+                  "Neighbouring units that exchange dealt gives to a rank at a time.")
+        .evaluated_with("1"),
+    boolean_param("parallel", "deal_apart", "false",
+                  "Changes nothing, and says everything that a key can say.")
+        .refused_by_checkpoint_of("units of another deal")
+        .of_this_rank()
+        .evaluated_with("false")
+        .open_in_evaluation(),
 };
 
 Holding lower(const ParamValues& values, Lowering& lowering) {

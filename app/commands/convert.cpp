@@ -172,13 +172,17 @@ int run(const CommandLine& line) {
     fail(ExitCode::usage, "{} has {}, for which {} has no place", from.string(),
          has_experts ? "experts" : "routed blocks",
          target == Target::llmc ? "llm.c's format" : "Hugging Face's format of GPT-2");
-  const Read read = [&](const TensorInfo& tensor, const std::vector<TensorPart>& parts) {
+  const auto check_signals = [&] {
     if (signals.received() != 0) fail(ExitCode::preempted, "stopped by a signal: nothing was written");
+  };
+  const Read read = [&](const TensorInfo& tensor, const std::vector<TensorPart>& parts) {
+    check_signals();
     model.read(tensor, parts);
   };
   const ModelSource weights{.model = origin.model, .read = read};
   ModelWriteOptions options{.dtype = dtype.value_or(origin.dtype)};
   std::shared_ptr<const Tokenizer> tokenizer;
+  fs::path written = output.temporary();
   switch (target) {
     case Target::hugging_face:
       tokenizer = tokenizer_of(line, model);
@@ -188,12 +192,10 @@ int run(const CommandLine& line) {
       make_directory(output.temporary());
       write_hugging_face(weights, options, output.temporary());
       if (tokenizer != nullptr) write_tokenizer_files(output.temporary(), *tokenizer, origin.model.context);
-      output.commit(output.temporary());
       break;
     case Target::llmc:
       check_llmc_model(origin.model, options.dtype);
       write_llmc(weights, options, output.temporary());
-      output.commit(output.temporary());
       break;
     case Target::checkpoint: {
       tokenizer = tokenizer_of(line, model);
@@ -202,10 +204,12 @@ int run(const CommandLine& line) {
                                     ? fs::absolute(from).string()
                                     : "";
       make_directory(output.temporary());
-      output.commit(write_checkpoint(io, model, read, tokenizer.get(), ranks, output.temporary()));
+      written = write_checkpoint(io, model, read, tokenizer.get(), ranks, output.temporary());
       break;
     }
   }
+  check_signals();  // writes may come after the last read
+  output.commit(written);
   fmt::print("{}: {}, from {} ({})\n", to.string(),
              target == Target::hugging_face ? "Hugging Face folder"
              : target == Target::llmc       ? "llm.c file"

@@ -7,7 +7,7 @@
 namespace mylos {
 
 bool memory_is_short() {
-  constexpr std::size_t probe = std::size_t{64} << 20U;
+  constexpr std::size_t probe = std::size_t{256} << 20U;
   void* some =
       mmap(nullptr, probe, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (some == MAP_FAILED) return true;

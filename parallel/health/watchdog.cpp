@@ -164,23 +164,26 @@ void Watchdog::judge() {
 }
 
 void Watchdog::end_failed_job(ExitCode code, std::string_view reason, std::string_view report) {
-  // Heartbeats continue during the wait, so that no other rank considers this one stopped and reports too.
-  constexpr milliseconds pause{10};
   constexpr milliseconds longest_report{5000};
   code_ = code;
   reason_ = reason;
   report_ = report;
   to_report_.release();
-  for (milliseconds waited{0}; waited < longest_report && !reported_.acquire_for(pause); waited += pause) {
+  await(reported_, longest_report);
+  end_process(code);
+}
+
+void Watchdog::await(Semaphore& event, milliseconds longest) {
+  constexpr milliseconds pause{10};
+  for (milliseconds waited{0}; waited < longest && !event.acquire_for(pause); waited += pause) {
     if (FlightRecorder* recorder = recorder_) recorder->beat();
   }
-  end_process(code);
 }
 
 void Watchdog::end_process(ExitCode code) {
   constexpr milliseconds longest_abort{2000};
   to_abort_.release();
-  std::this_thread::sleep_for(longest_abort);
+  await(never_, longest_abort);
   if (const FlightRecorder* recorder = recorder_) recorder->kill_others();
   ::_exit(static_cast<int>(code));
 }

@@ -62,6 +62,9 @@ class Watchdog {
   FlightRecorder* await_recorder();
   [[noreturn]] void end_failed_job(ExitCode code, std::string_view reason, std::string_view report);
   [[noreturn]] void end_process(ExitCode code);
+  /// Waits for `event`, at most for `longest`. Heartbeats continue, so that no other rank considers this one
+  /// stopped and reports too.
+  void await(Semaphore& event, std::chrono::milliseconds longest);
   void report();
   void abort();
 
@@ -79,7 +82,7 @@ class Watchdog {
   std::atomic<ExitCode> failure_code_{ExitCode::done};  // not `done` if `fail` was called
   std::atomic<ExitCode> code_{ExitCode::done};          // not `done` if the job is to end
   std::atomic<bool> stops_{false};
-  Semaphore wake_, to_report_, reported_, to_abort_;
+  Semaphore wake_, to_report_, reported_, to_abort_, never_;
   std::thread reporter_, aborter_, judge_;
 };
 

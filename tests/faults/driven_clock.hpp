@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "tests/faults/run_mylos.hpp"
 #include "tests/io/io_test_util.hpp"
 
 namespace mylos::test {
@@ -41,5 +42,12 @@ class DrivenClock {
   fs::path file_;
   Time* time_ = nullptr;
 };
+
+/// Lets time pass until the job has ended; returns how many seconds that took. `step` of the clock is about
+/// what passes between two looks of the watchdog, so that a limit that is too short is seen; where the
+/// watchdog is slower, more passes. For limits of 8 s.
+std::int64_t seconds_until_end(const Job& job, DrivenClock& clock,
+                               std::chrono::milliseconds step = std::chrono::milliseconds(500),
+                               std::chrono::milliseconds between_looks = std::chrono::milliseconds(200));
 
 }  // namespace mylos::test

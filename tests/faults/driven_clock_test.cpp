@@ -265,26 +265,7 @@ TEST_F(DrivenWallClock, LeavesTheLastEvaluationToTheRestart) {
   expect_every_step_once("run", 3);
 }
 
-class DrivenWatchdog : public DrivenTimes {
- protected:
-  /// Lets time pass until the job has ended; returns how many seconds that took. `step` of the clock is about
-  /// what passes between two looks of the watchdog, so that a limit that is too short is seen; where the
-  /// watchdog is slower, more passes.
-  static std::int64_t seconds_until_end(const Job& job, DrivenClock& clock, std::chrono::milliseconds step,
-                                        std::chrono::milliseconds between_looks) {
-    const std::int64_t begin = clock.seconds();
-    wait_until([&] {
-      if (!job.running()) return true;
-      clock.advance(step);
-      std::this_thread::sleep_for(between_looks);
-      return false;
-    });
-    return clock.seconds() - begin;
-  }
-  static std::int64_t seconds_until_end(const Job& job, DrivenClock& clock) {
-    return seconds_until_end(job, clock, std::chrono::milliseconds(500), std::chrono::milliseconds(200));
-  }
-};
+using DrivenWatchdog = DrivenTimes;
 
 /// Time before a collective, and in other collectives, does not count: rank 1 is late at two steps, and at
 /// the third too late. It is stopped outside its computations, whose limit is the same.

@@ -199,22 +199,26 @@ class StalledComputation : public RunTest {
   void SetUp() override {
     if (!fs::exists(MYLOS_TEST_PLUGINS)) GTEST_SKIP() << "a static build loads no plugins";
   }
-  Outcome train_failing(int ranks, const Words& environment = {}) const {
-    return train("run",
-                 {"--backend.compute=hanging", "--plugin-path=" MYLOS_TEST_PLUGINS, "--comm.timeout=3"},
-                 {.ranks = ranks, .environment = environment});
+  Words failing(const Words& more = {}) const {
+    Words words = {"--backend.compute=hanging", "--plugin-path=" MYLOS_TEST_PLUGINS};
+    words.insert(words.end(), more.begin(), more.end());
+    return train_arguments("run", words);
+  }
+  Outcome train_hanging(int ranks) const {
+    return run_on_clock(failing({"--comm.timeout=8"}), {.ranks = ranks},
+                        [&](const Job& /*job*/) { return fs::exists(run_path("run") / "status.json"); });
   }
 };
 
 TEST_F(StalledComputation, IsFoundOnOneRank) {
-  const Outcome outcome = train_failing(1);
+  const Outcome outcome = train_hanging(1);
   EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::watchdog)) << outcome.output;
   EXPECT_THAT(expect_status("run", "failed", ExitCode::watchdog),
               HasSubstr("stalled computation: rank 0 has been in compute ["));
 }
 
 TEST_F(StalledComputation, IsShownAmongCollectives) {
-  const Outcome outcome = train_failing(2);
+  const Outcome outcome = train_hanging(2);
   EXPECT_NE(outcome.exit_code, 0) << outcome.output;
   EXPECT_THAT(expect_status("run", "failed", ExitCode::watchdog), HasSubstr("in compute ["));
 }
@@ -230,7 +234,8 @@ TEST_F(LibraryFailure, EndsWithALineACodeAndAStatus) {
   for (const auto& [failure, line] : failures) {
     for (const int ranks : {1, 2}) {
       fs::remove_all(run_path("run"));
-      const Outcome outcome = train_failing(ranks, {fmt::format("MYLOS_LIBRARY_FAILURE={}", failure)});
+      const Outcome outcome = run_mylos(
+          failing(), {.ranks = ranks, .environment = {fmt::format("MYLOS_LIBRARY_FAILURE={}", failure)}});
       if (ranks == 1) {
         EXPECT_EQ(outcome.exit_code, internal) << outcome.output;
       }

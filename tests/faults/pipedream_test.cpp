@@ -39,8 +39,8 @@ class PipeDream : public RunTest {
     return words;
   }
   /// `step` micro-batches per step.
-  Outcome train_stages(const std::string& run, const Words& more, int step = 2,
-                       const std::vector<std::string>& environment = {}, bool is_emulated = false) const {
+  Words arguments_of(const std::string& run, const Words& more, int step = 2,
+                     bool is_emulated = false) const {
     Words words = more;
     const auto add = [&](const std::string& key, const std::string& value) {
       const auto is_same = [&](const std::string& word) { return word.starts_with(key + "="); };
@@ -55,7 +55,12 @@ class PipeDream : public RunTest {
     add("--data.valid", tokens().string());
     add("--eval.batches", "2");
     add(is_emulated ? "--parallel.emulated_stages" : "--parallel.pipeline", std::to_string(stages));
-    return train(run, words, {.ranks = is_emulated ? 1 : stages, .environment = environment});
+    return train_arguments(run, words);
+  }
+  Outcome train_stages(const std::string& run, const Words& more, int step = 2,
+                       const std::vector<std::string>& environment = {}, bool is_emulated = false) const {
+    return run_mylos(arguments_of(run, more, step, is_emulated),
+                     {.ranks = is_emulated ? 1 : stages, .environment = environment});
   }
 };
 
@@ -222,11 +227,11 @@ TEST_F(PipeDream, SurvivesKillsOnEachStage) {
 }
 
 TEST_F(PipeDream, ReportsStageMicroBatchAndVersionOfAStoppedRank) {
-  const Words words = joined(rules().at("stashing"), {"--comm.heartbeat=0.5", "--comm.timeout=60"});
   for (int rank = 0; rank < stages; ++rank) {
     SCOPED_TRACE(rank);
-    const Outcome outcome = train_stages(fmt::format("run {}", rank), words, 2,
-                                         {fmt::format("MYLOS_FAULT=backward@1:{}:3:stop", rank)});
+    const Words arguments = arguments_of(fmt::format("run {}", rank), rules().at("stashing"));
+    const Outcome outcome =
+        run_until_silent(arguments, rank, fmt::format("backward@1:{}:3:stop", rank), {.ranks = stages});
     EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::watchdog)) << outcome.output;
     // Micro-batch 5 of the run, on stages with delays of 2, 1 and 0 and 2 micro-batches per step.
     const int version = (5 - (stages - 1 - rank)) / 2;
@@ -267,9 +272,9 @@ TEST_F(PipeDream, MeetsFaultsOnReplicas) {
   for (int rank = 0; rank < 3; ++rank) {
     SCOPED_TRACE(rank);
     // A replica's own micro-batch, which the other one never has.
-    const Outcome stopped = train_stages(fmt::format("stopped {}", rank),
-                                         joined(words, {"--comm.heartbeat=0.5", "--comm.timeout=60"}), step,
-                                         {fmt::format("MYLOS_FAULT=backward@{}:{}:3:stop", rank % 2, rank)});
+    const Outcome stopped =
+        run_until_silent(arguments_of(fmt::format("stopped {}", rank), words, step), rank,
+                         fmt::format("backward@{}:{}:3:stop", rank % 2, rank), {.ranks = stages});
     EXPECT_EQ(stopped.exit_code, static_cast<int>(ExitCode::watchdog)) << stopped.output;
     EXPECT_THAT(stopped.output,
                 HasSubstr(fmt::format("step 3, stage {}, backward of micro-batch {}", rank / 2, rank % 2)));

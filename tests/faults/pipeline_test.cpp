@@ -40,13 +40,16 @@ class Pipeline : public RunTest {
             {"2 stages of 2", 4, {"--parallel.pipeline=2", "--parallel.exchange=zero1"}, 1}};
   }
 
-  Outcome train_stages(const std::string& run, const Stages& stages, const Words& more,
-                       const std::vector<std::string>& environment = {}) const {
+  Words arguments_of(const std::string& run, const Stages& stages, const Words& more) const {
     Words words = {"--model.layers=4", "--train.global_batch=16",
                    fmt::format("--train.micro_batch={}", stages.micro_batch), "--optim.clip_norm=0"};
     words.insert(words.end(), stages.words.begin(), stages.words.end());
     words.insert(words.end(), more.begin(), more.end());
-    return train(run, words, {.ranks = stages.ranks, .environment = environment});
+    return train_arguments(run, words);
+  }
+  Outcome train_stages(const std::string& run, const Stages& stages, const Words& more,
+                       const std::vector<std::string>& environment = {}) const {
+    return run_mylos(arguments_of(run, stages, more), {.ranks = stages.ranks, .environment = environment});
   }
 
   void copy_run(const std::string& from, const std::string& to) const {
@@ -200,12 +203,12 @@ TEST_F(Pipeline, SurvivesKillsOnEachStage) {
 
 TEST_F(Pipeline, ReportsStageAndPassOfAStoppedRank) {
   const Stages stages = all_stages()[2];
-  const Words limits = {"--comm.heartbeat=0.5", "--comm.timeout=60"};
   for (int rank = 0; rank < stages.ranks; ++rank) {
     SCOPED_TRACE(rank);
     const std::string run = fmt::format("run {}", rank);
     const Outcome outcome =
-        train_stages(run, stages, limits, {fmt::format("MYLOS_FAULT=backward@5:{}:3:stop", rank)});
+        run_until_silent(arguments_of(run, stages, {}), rank, fmt::format("backward@5:{}:3:stop", rank),
+                         {.ranks = stages.ranks});
     EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::watchdog)) << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr(fmt::format("stopped rank {}: pid", rank)));
     EXPECT_THAT(outcome.output,
@@ -222,7 +225,9 @@ TEST_F(Pipeline, ReportsStageAndPassOfAStoppedRank) {
 TEST_F(Pipeline, ReportsAStalledMessage) {
   const Stages stages = all_stages()[1];
   const Outcome outcome =
-      train_stages("run", stages, {"--comm.timeout=1.5"}, {"MYLOS_FAULT=forward@3:0:3:mismatch"});
+      run_on_clock(arguments_of("run", stages, {"--comm.timeout=8"}),
+                   {.ranks = stages.ranks, .environment = {"MYLOS_FAULT=forward@3:0:3:mismatch"}},
+                   [&](const Job& /*job*/) { return num_rows("run") >= 1; });
   EXPECT_EQ(outcome.exit_code, static_cast<int>(ExitCode::watchdog)) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("activations of micro-batch 3 from stage 0"));
 }

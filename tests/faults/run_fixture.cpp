@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/tokens/token_dataset.hpp"
+#include "tests/faults/driven_clock.hpp"
 #include "tests/support/parts_of_range.hpp"
 #include "tests/support/waiting.hpp"
 
@@ -78,6 +79,27 @@ RunTest::Words RunTest::train_arguments(const std::string& run, const Words& mor
 
 Outcome RunTest::train(const std::string& run, const Words& more, const JobOptions& options) const {
   return run_mylos(train_arguments(run, more), options);
+}
+
+Outcome RunTest::run_on_clock(const Words& arguments, JobOptions options,
+                              const std::function<bool(const Job&)>& is_due) const {
+  DrivenClock clock(scratch() / "clock");
+  options.environment.push_back(clock.variable());
+  Job job(arguments, options);
+  job.wait_until([&] { return is_due(job); });
+  seconds_until_end(job, clock);
+  Outcome outcome = job.wait();
+  EXPECT_TRUE(wait_until([&] { return job.processes().empty(); })) << "ranks were left behind";
+  return outcome;
+}
+
+Outcome RunTest::run_until_silent(Words arguments, int rank, const std::string& fault,
+                                  JobOptions options) const {
+  for (const char* limit : {"--comm.heartbeat=8", "--comm.timeout=1e6", "--io.timeout=1e6"})
+    arguments.emplace_back(limit);
+  options.environment.push_back("MYLOS_FAULT=" + fault);
+  return run_on_clock(arguments, std::move(options),
+                      [&](const Job& job) { return is_stopped(job.rank(rank)); });
 }
 
 Outcome RunTest::train_with_fault(const std::string& run, const std::string& fault, const Words& more) const {

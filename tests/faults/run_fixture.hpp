@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -39,7 +40,14 @@ class RunTest : public testing::Test {
   /// The arguments of `mylos train` in run directory `run`.
   Words train_arguments(const std::string& run, const Words& more = {}) const;
   Outcome train(const std::string& run, const Words& more = {}, const JobOptions& options = {}) const;
-  /// The same with MYLOS_FAULT=`fault`; expects that no rank is left behind.
+  /// Runs mylos on a clock that stands until `is_due`, and from then on passes (8 s in about 3): until then
+  /// nothing can be late, however busy the machine is.
+  Outcome run_on_clock(const Words& arguments, JobOptions options,
+                       const std::function<bool(const Job&)>& is_due) const;
+  /// The same until `rank` has stopped itself, by MYLOS_FAULT=`fault`, with a limit of 8 s for its silence.
+  Outcome run_until_silent(Words arguments, int rank, const std::string& fault,
+                           JobOptions options = {}) const;
+  /// Trains with MYLOS_FAULT=`fault`; expects that no rank is left behind.
   Outcome train_with_fault(const std::string& run, const std::string& fault, const Words& more = {}) const;
 
   /// Checks the fields of status.json; returns the message.

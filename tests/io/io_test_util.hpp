@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 class ScratchDirectory {
  public:
   ScratchDirectory() {
-    std::string pattern = (fs::temp_directory_path() / "mylos-io-XXXXXX").string();
+    std::string pattern = (fs::canonical(fs::temp_directory_path()) / "mylos-io-XXXXXX").string();
     path_ = ::mkdtemp(pattern.data());
   }
   ~ScratchDirectory() {

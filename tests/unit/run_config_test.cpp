@@ -18,6 +18,7 @@
 
 #include "app/deck/deck_changes.hpp"
 #include "io/deck/deck.hpp"
+#include "tests/io/io_test_util.hpp"
 
 namespace mylos {
 namespace {
@@ -388,9 +389,9 @@ Keys staged(const Keys& more) {
 }
 
 std::string scratch_file(const std::string& name, const std::string& text) {
-  const std::filesystem::path path = std::filesystem::path(testing::TempDir()) / name;
-  std::ofstream(path) << text;
-  return path.string();
+  static const test::ScratchDirectory scratch;
+  test::spill(scratch.path() / name, text);
+  return (scratch.path() / name).string();
 }
 
 TEST(RunConfig, TakesExperts) {

@@ -20,6 +20,7 @@
 #include "core/base/kinds.hpp"
 #include "io/file_util.hpp"
 #include "parallel/plan/unit_costs.hpp"
+#include "tests/io/io_test_util.hpp"
 
 namespace mylos {
 namespace {
@@ -234,7 +235,8 @@ TEST(ScheduleText, SaysWhatTimesMean) {
                         "--pass-times has no unit\n"));
   EXPECT_THAT(fractions, HasSubstr("\nmakespan     17.5\n"));
 
-  const std::filesystem::path profile = std::filesystem::path(testing::TempDir()) / "units.csv";
+  const test::ScratchDirectory scratch;
+  const std::filesystem::path profile = scratch.path() / "units.csv";
   std::vector<UnitCost> costs = unit_costs(configured(2, 4, "1f1b"));
   for (UnitCost& cost : costs) cost.forward = cost.input = cost.weight = 0.25;
   write_text_file(profile, unit_profile_text(costs));

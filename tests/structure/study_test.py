@@ -193,6 +193,11 @@ class Runs(Base):
         self.assertIn("tensor &lt;must&gt; divide", text)
         self.assertNotIn("<must>", text)
 
+    def test_the_page_counts_the_layouts_that_have_rows(self):
+        Path("l").write_text("[a]\nparallel.exchange = ddp\n[b]\nranks = 4\nparallel.exchange = ddp\n")
+        self.run_study("--rounds=1")
+        self.assertIn("1 layout on 1 and 2 ranks", " ".join(Path("out/study.html").read_text().split()))
+
     def test_a_failed_layout_stops_no_other(self):
         Path("l").write_text("[bad]\nfault.code = 17\n[a]\nparallel.exchange = ddp\n")
         code, output, _ = self.run_study("--rounds=1", "--keep")

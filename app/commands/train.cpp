@@ -7,6 +7,8 @@
 #include <memory>
 #include <optional>
 
+#include <mpi.h>
+
 #include "app/commands/commands.hpp"
 #include "app/commands/report.hpp"
 #include "app/inference/inference.hpp"
@@ -23,6 +25,7 @@
 #include "core/base/expand_path.hpp"
 #include "core/base/join.hpp"
 #include "core/base/say.hpp"
+#include "io/agree.hpp"
 #include "parallel/schedule/schedule_file.hpp"
 
 namespace mylos {
@@ -158,14 +161,16 @@ int train(const Launch& launch, const CommandLine& line, const LaunchTime& launc
             inputs.fault, signals, launched, peak, *samples, std::move(inputs.valid_data), inputs.tokenizer,
             inputs.data_seconds, *step, std::move(inputs.choices), std::move(inputs.initial)});
         trainer->start(inputs.restart);
-        if (launch.is_first()) {
+        // No rank begins a step, and may fail in it, before the status says that the run goes on.
+        run_collectively(MPI_COMM_WORLD, [&] {
+          if (!launch.is_first()) return;
           if (!taken.removed.empty()) {
             console.warn(fmt::format("removed from {} what is of an earlier run: {}", paths.root.string(),
                                      join(taken.removed, ", ")));
           }
           write_text_file(paths.resolved_deck(), resolved_deck);
           write_status(paths, "running", std::nullopt, *step, "");
-        }
+        });
 
         // 6. Train.
         const TrainResult result = trainer->run();

@@ -112,6 +112,21 @@ TEST_F(Watch, DoesNotWaitForFilesToEndAJob) {
   expect_status("run", "running", std::nullopt);
 }
 
+TEST_F(Watch, NoRankTrainsBeforeTheStatusSaysSo) {
+  const fs::path release = scratch() / "release";
+  const std::string plan = fmt::format("{}:0:fsync:1:-2", (run_path("run") / "resolved.deck").string());
+  Words environment = preloaded(plan);
+  environment.push_back("MYLOS_RELEASE=" + release.string());
+  environment.emplace_back("MYLOS_FAULT=forward:1:1:stop");
+  Job job(train_arguments("run"), {.environment = environment});
+  job.wait_until([&] { return is_waiting_for_files(job); });
+  spill(release, "");
+  job.wait_until([&] { return is_stopped(job.rank(1)); });
+  expect_status("run", "running", std::nullopt);
+  ::kill(job.rank(1), SIGCONT);
+  EXPECT_EQ(job.wait().exit_code, 0);
+}
+
 bool has_open(pid_t process, const fs::path& file) {
   const fs::directory_iterator descriptors(fmt::format("/proc/{}/fd", process));
   return std::ranges::any_of(descriptors, [&](const fs::directory_entry& descriptor) {

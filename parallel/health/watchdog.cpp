@@ -24,8 +24,9 @@ void write_error(std::string_view text) {
   }
 }
 
-/// Starts a thread with all signals blocked, so that it never runs a handler, except of its own failures.
-std::thread quiet_thread(std::function<void()> work) {
+/// Starts a thread with all signals blocked, so that it never runs a handler, except of its own failures. The
+/// kernel shows at most 15 characters of `name`.
+std::thread quiet_thread(const char* name, std::function<void()> work) {
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
@@ -33,6 +34,7 @@ std::thread quiet_thread(std::function<void()> work) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
     std::thread thread(std::move(work));
+    pthread_setname_np(thread.native_handle(), name);
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     return thread;
   } catch (...) {
@@ -47,9 +49,9 @@ Watchdog::Watchdog(milliseconds start_timeout, Abort abort)
     : start_timeout_(start_timeout), abort_(std::move(abort)) {
   limits_.store({});
   try {
-    reporter_ = quiet_thread([this] { report(); });
-    aborter_ = quiet_thread([this] { this->abort(); });
-    judge_ = quiet_thread([this] { judge(); });
+    reporter_ = quiet_thread("watchdog-report", [this] { report(); });
+    aborter_ = quiet_thread("watchdog-abort", [this] { this->abort(); });
+    judge_ = quiet_thread("watchdog", [this] { judge(); });
   } catch (...) {
     stop();
     throw;

@@ -84,7 +84,7 @@ struct PlannedProduct {
   DType grad_dtype = DType::fp32;
   bool transposed = false;   ///< stored (out, in)
   bool bias = false;         ///< added in forward
-  bool accumulates = false;  ///< some of the products add to the gradient
+  bool accumulates = false;  ///< a product of `rows` rows adds to the gradient
   bool has_input_gradient = false;
   bool versioned = true;  ///< the weight keeps its place from step to step and has a version
   int places = 1;         ///< of the weight: several versions are kept, each of which may have a packed copy

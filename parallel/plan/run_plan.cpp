@@ -206,7 +206,10 @@ std::vector<PlannedProduct> products(const RankProgram& program, std::int64_t th
       if (found != planned.end()) found->second.has_input_gradient = true;
     } else if constexpr (requires { op.dw, op.accumulate; }) {
       const auto found = planned.find(key_of(op.dw));
-      if (found != planned.end()) found->second.accumulates |= op.accumulate;
+      if (found == planned.end() || found->second.is_grouped) return;
+      // Of the head's slices all but the first add, so of two unequal ones only the last.
+      const bool has_all_rows = op.x.size() / op.dw.shape[0] == found->second.rows;
+      found->second.accumulates |= op.accumulate && has_all_rows;
     }
   };
   const auto add_all = [&](const Program& own) {

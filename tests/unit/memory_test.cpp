@@ -168,6 +168,36 @@ TEST(Plan, AgreesWithTheLedgerForEveryProduct) {
   }
 }
 
+/// The products with the head's weight of a step of `samples` samples of 32 positions.
+PlannedProduct product_of_head(int samples, int accumulation) {
+  ModelConfig model = gpt2(1, 2, 64);
+  model.vocab = 257;
+  model.context = 32;
+  RunConfig config = mini_config(model, samples, 32, 1, accumulation);
+  config.model.logits_bytes = 0;  // slices of 64 rows, until these are too many
+  static std::vector<PlannedProduct> planned;
+  make_plan(config, {.communicator = {}, .plan_compute = [](const PlannedWork& work) {
+                       planned.assign(work.products.begin(), work.products.end());
+                       return std::size_t{0};
+                     }});
+  return *std::ranges::find(planned, true, &PlannedProduct::transposed);
+}
+
+/// The products of one micro-batch begin with one that does not add.
+TEST(Plan, ListsNoProductThatIsNotComputed) {
+  const PlannedProduct two_slices = product_of_head(3, 1);
+  EXPECT_EQ(two_slices.rows, 64);
+  EXPECT_EQ(two_slices.last_rows, 32);
+  EXPECT_FALSE(two_slices.accumulates);
+  const PlannedProduct equal_slices = product_of_head(4, 1);
+  EXPECT_EQ(equal_slices.rows, 64);
+  EXPECT_EQ(equal_slices.last_rows, 0);
+  EXPECT_TRUE(equal_slices.accumulates);
+  EXPECT_TRUE(product_of_head(5, 1).accumulates);
+  EXPECT_FALSE(product_of_head(2, 1).accumulates);
+  EXPECT_TRUE(product_of_head(6, 2).accumulates);
+}
+
 /// Each deck of inputs/ with its widths, vocabulary and types, but few tokens and, except in the small
 /// quickstart, few layers. Part of the long tests.
 TEST(Plan, DISABLED_AgreesWithTheLedgerForEveryDeck) {

@@ -204,12 +204,11 @@ std::vector<PlannedProduct> products(const RankProgram& program, std::int64_t th
     } else if constexpr (requires { op.dy, op.w; }) {
       const auto found = planned.find(key_of(op.w));
       if (found != planned.end()) found->second.has_input_gradient = true;
-    } else if constexpr (requires { op.dw, op.accumulate; }) {
-      const auto found = planned.find(key_of(op.dw));
-      if (found == planned.end() || found->second.is_grouped) return;
+    } else if constexpr (!is_of_experts && requires { op.dw, op.accumulate; }) {
       // Of the head's slices all but the first add, so of two unequal ones only the last.
-      const bool has_all_rows = op.x.size() / op.dw.shape[0] == found->second.rows;
-      found->second.accumulates |= op.accumulate && has_all_rows;
+      const auto found = planned.find(key_of(op.dw));
+      if (found != planned.end() && op.x.size() / op.dw.shape[0] == found->second.rows)
+        found->second.accumulates |= op.accumulate;
     }
   };
   const auto add_all = [&](const Program& own) {
